@@ -1,4 +1,4 @@
-"""Predict the speed of a job at other sizes, for advice on the resources of jobs that nothing scales."""
+"""Predict the speed of a job at other sizes, for advice on its resources."""
 
 from __future__ import annotations
 

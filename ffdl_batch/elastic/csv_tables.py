@@ -76,7 +76,7 @@ def read_header(path: Path) -> tuple[str, ...]:
     if not any(header):
         raise DamagedTable(f"{path} has no header; the first line must name the columns")
     if len(header) > MOST_COLUMNS or any(len(name) > LONGEST_CELL for name in header):
-        raise DamagedTable(f"{path}, line 1: this is no header of a CSV file; name at most {MOST_COLUMNS} columns")
+        raise DamagedTable(f"{path}, line 1: not a CSV header; name at most {MOST_COLUMNS} columns")
     if twice := sorted({name for name in header if name and header.count(name) > 1}):
         raise DamagedTable(f"{path}, line 1: column {quoted(twice[0])} occurs twice; remove one of them")
     return tuple(header)
@@ -87,7 +87,7 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
     header = read_header(path)
     if missing := [name for name in columns if name not in header]:
         raise DamagedTable(
-            f"{path}, line 1: there is no column {quoted(missing[0])}; the header must have {', '.join(columns)}"
+            f"{path}, line 1: column {quoted(missing[0])} is missing; the header must have {', '.join(columns)}"
         )
     lines = _lines(path)
     next(lines)
@@ -100,7 +100,7 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
         if any(len(cell) > LONGEST_CELL for cell in cells):
             raise row.error(f"a cell has more than {LONGEST_CELL} characters", "close the quotation mark before it")
         if count > MOST_ROWS:
-            raise row.error(f"more than {MOST_ROWS} lines", "give a part of the table")
+            raise row.error(f"more than {MOST_ROWS} lines", "split the table")
         yield row
     if not count:
         raise DamagedTable(f"{path} has a header and no lines below it; add at least one")
@@ -111,7 +111,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
     if path.exists() and not path.is_file():
         raise DamagedTable(f"{path} is a pipe or device, and tables are read twice; write it to a file first")
     if (size := path.stat().st_size) > MOST_BYTES:
-        raise DamagedTable(f"{path} has {size} bytes, and {MOST_BYTES} are read; give a part of the table")
+        raise DamagedTable(f"{path} has {size} bytes (maximum: {MOST_BYTES}); split the table")
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         try:
@@ -119,6 +119,6 @@ def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
                 if cells:
                     yield reader.line_num, [cell.strip() for cell in cells]
         except UnicodeDecodeError:
-            raise DamagedTable(f"{path} is no text in UTF-8; save it as CSV in UTF-8") from None
+            raise DamagedTable(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
         except csv.Error as error:
             raise DamagedTable(f"{path}, line {reader.line_num}: {error}; save the table as CSV again") from None

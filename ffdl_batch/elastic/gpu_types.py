@@ -18,7 +18,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 PRECISION = 1e-4
 """Of prices, as a share of the largest difference of two values of a job. The gap is seldom as small."""
 ROUNDS = 4
-"""The allocation is improved at most so many times."""
+"""Maximum number of improvement rounds."""
 
 
 @dataclass(frozen=True, slots=True)

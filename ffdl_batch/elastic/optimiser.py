@@ -22,7 +22,7 @@ Choices = tuple[Sizes, Floats]
 """Numbers of GPUs in ascending order, and their values."""
 
 STRIDE = 16
-"""One row in so many is kept for the way back; those between are computed again, near the path only."""
+"""Distance of the rows that are kept for backtracking; rows between them are recomputed near the path."""
 PRECISION = 1e-9
 """Of prices, as a share of the largest difference of two values of a job. Rounding errors are far smaller."""
 

@@ -73,7 +73,7 @@ class PoolJob:
     present_remaining_s: float = math.inf
     """With the GPUs and the batch that it has."""
     restarting_s: float = 0.0
-    """What is left of a restart that goes on."""
+    """Seconds left of a restart in progress."""
     weight: float = 1.0
     tenant: str = ""
     held: bool = False
@@ -115,7 +115,7 @@ def fair_weights(tenants: Sequence[str], weights: Sequence[float]) -> list[float
 class _Values:
     by_gpus: Floats
     stays: bool
-    """Whether the job goes on as it is if it gets the GPUs that it has."""
+    """Whether the job continues unchanged if it gets the GPUs that it has."""
 
 
 def _admit(jobs: Sequence[PoolJob], gpus: int) -> list[PoolJob]:

@@ -1,7 +1,7 @@
 """Schedulers of a simulated pool: jobs as they were submitted, and the elastic policy, which measures what it needs.
 
-The elastic scheduler knows of a kind of job how many steps it has with each batch, and which batches fit into a GPU. It
-learns speeds from the jobs that it runs, and uses them for later jobs of the same kind.
+For each kind of job, the elastic scheduler gets the number of steps with each batch, and the batches that fit into a
+GPU. It learns speeds from the jobs that it runs, and uses them for later jobs of the same kind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ffdl_batch.elastic.throughput_model import Measurement
 from ffdl_batch.host.fast_dataclass import dataclass
 
 GROWTH = 4
-"""A job gets at most so many times the GPUs that a job of its kind has had: predictions far beyond are worth little."""
+"""Maximum GPUs of a job, as a multiple of the largest measured number: predictions far beyond it are unreliable."""
 
 Batches = Callable[[Arrival, Model], Sequence[int]]
 """Returns the batches that a job may have."""

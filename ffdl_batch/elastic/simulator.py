@@ -84,7 +84,7 @@ class Setting:
     checkpoint_s: float = 600.0
     """Time between checkpoints. A change makes one too."""
     until_s: float = math.inf
-    """When the simulation ends, whatever still runs."""
+    """When the simulation ends, even if jobs still run."""
     seed: int = 0
 
 

@@ -24,7 +24,7 @@ from ffdl_batch.elastic.throughput_model import (
 )
 
 GUESS = Measurement(nodes=1, gpus=1, local_batch=1, step_s=0.1)
-"""Stands for a job of which nothing was measured."""
+"""Used for a job without measurements."""
 ALIKE = 0.7
 """GPUs and batches that differ by this many powers of two are alike."""
 NODE_DISTANCE = 2.0

@@ -1,4 +1,4 @@
-"""Make models, step times and arrivals of jobs that nobody measured, by the formula of the throughput model.
+"""Generate models, step times and arrivals of synthetic jobs with the formula of the throughput model.
 
 They stand for the settings of arXiv 2006.13878: jobs that compute, jobs that exchange gradients, jobs between the two,
 and a mixture. As there, every batch in the range reaches the same accuracy with the same number of samples. Pure.

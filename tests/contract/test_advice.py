@@ -93,4 +93,4 @@ def test_advise_predicts_times_of_jobs_that_ran_in_two_sizes(tmp_path: Path) -> 
     assert advice["memory"] == {
         "advised_bytes": 100_000_000 * math.ceil(1.2 * peak / 100_000_000), "peak_bytes": peak, "attempts": 2,
     }  # fmt: skip
-    assert shown.startswith("Advice for:          advised (custom on local)\nRests on:            2 jobs: ")
+    assert shown.startswith("Advice for:          advised (custom on local)\nBased on:            2 jobs: ")

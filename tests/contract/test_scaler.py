@@ -151,7 +151,7 @@ def test_jobs_share_pool_and_second_grows_when_first_ends(site: Site) -> None:
     assert pool(site)["paused_at"] is not None
     site.run("scaler", "resume", "default")
     assert pool(site)["paused_at"] is None
-    assert "there is no pool 'other'" in site.try_to("scaler", "pause", "other").stderr
+    assert "unknown pool 'other'" in site.try_to("scaler", "pause", "other").stderr
     ends_without_loss(site, first, second)
 
 

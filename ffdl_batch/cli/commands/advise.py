@@ -32,7 +32,7 @@ def advise(*, manifest: str, profile: bool, as_json: bool, **given: Any) -> None
     """Print sizes that the job could have, with predicted time and cost, and advise on memory, time limit and
     checkpoint interval.
 
-    The advice rests on your newest jobs with the same name, framework, backend and GPU type: their run times, memory
+    The advice is based on your newest jobs with the same name, framework, backend and GPU type: their run times, memory
     and GPU use, and the throughput that they reported. The recommended size is the fastest one that costs at most 25 %
     more than the cheapest.
     """
@@ -51,7 +51,10 @@ def advise(*, manifest: str, profile: bool, as_json: bool, **given: Any) -> None
 def _print_profile(found: Advice, manifest: str) -> None:
     """Print a command for each size. All of them keep the job's name, so that the runs are like it."""
     if not found.profile:
-        raise click.UsageError("the daemon has no extra elastic; install it: pip install 'ffdl-batch[elastic]'")
+        raise click.UsageError(
+            "--profile needs the extra elastic in the environment of the daemon; install it: "
+            "pip install 'ffdl-batch[elastic]'"
+        )
     for form in found.profile:
         gpus = ("--gpus", f"{form.gpus:g}") if form.gpus else ()
         size = ("--backend", found.backend, "--learners", str(form.learners), *gpus, "--time", str(_MINUTES))

@@ -32,7 +32,7 @@ def status(*, as_json: bool) -> None:
     if as_json:
         print_json({"pools": pools})
     elif not pools:
-        click.echo("No pool is configured.")
+        click.echo("no pool is configured; add [elastic.pools.NAME] to the configuration")
     else:
         _print_pools(pools)
 
@@ -41,7 +41,7 @@ def status(*, as_json: bool) -> None:
 @click.argument("job_id", metavar="ID")
 @json_option()
 def explain(job_id: str, *, as_json: bool) -> None:
-    """Explain why a job of a pool has its size, by the last decision about the pool."""
+    """Show why a job has its size, according to the last decision about its pool."""
     with open_client() as client:
         found = client.pools.explain(job_id)
     if as_json:
@@ -68,14 +68,14 @@ def resume(pool: str) -> None:
     """Continue decisions about a pool."""
     with open_client() as client:
         client.pools.resume(pool)
-    click.echo(f"pool {pool} is not paused")
+    click.echo(f"pool {pool} is active")
 
 
 @scaler.command()
 @click.argument("pool", required=False)
 @json_option()
 def replay(pool: str | None, *, as_json: bool) -> int:
-    """Make recorded decisions again, from the inputs that they had. Exit with status 1 if one differs.
+    """Recompute recorded decisions from their stored inputs. Exit with status 1 if a result differs.
 
     POOL is the name of a pool; default: all pools.
     """
@@ -88,7 +88,7 @@ def replay(pool: str | None, *, as_json: bool) -> int:
     for one in different:
         for sentence in one.differences:
             click.echo(f"pool {one.pool}, {format_time(one.at)}: {sentence}")
-    differ = "none differs" if not different else f"{counted(len(different), 'decision')} with another result"
+    differ = "none differs" if not different else f"{counted(len(different), 'decision')} with a different result"
     click.echo(f"{counted(len(decisions), 'decision')} replayed, {differ}")
     return int(bool(different))
 
@@ -118,8 +118,8 @@ def _print_pools(pools: Sequence[PoolView]) -> None:
 
 
 def _print_explanation(found: SizeExplanation) -> None:
-    size = f"{counted(found.gpus, 'GPU')}, batch {found.global_batch}" if found.gpus else "it waited"
-    wanted = f"{counted(found.wanted_gpus, 'GPU')}, batch {found.wanted_batch}" if found.wanted_gpus else "it waits"
+    size = f"{counted(found.gpus, 'GPU')}, batch {found.global_batch}" if found.gpus else "waiting"
+    wanted = f"{counted(found.wanted_gpus, 'GPU')}, batch {found.wanted_batch}" if found.wanted_gpus else "waiting"
     print_line("Job", found.id)
     print_line("Pool", f"{found.pool}, {counted(found.pool_gpus, 'GPU')} for {counted(found.pool_jobs, 'job')}")
     print_line("Decided", format_time(found.decided_at))
@@ -128,7 +128,7 @@ def _print_explanation(found: SizeExplanation) -> None:
     print_line("Held", found.hold)
     print_line("Remaining", _duration(found.remaining_s) if found.remaining_s is not None else "")
     print_line("Restart", f"{found.restart_s:.0f} s")
-    print_line("Rank", f"{found.rank} of {found.pool_jobs}, the last is the shortest job")
+    print_line("Rank", f"{found.rank} of {found.pool_jobs} (1 is the longest job)")
     print_table(
         ("GPUS", "BATCH", "REMAINING"),
         [(str(one.gpus), str(one.global_batch), _duration(one.remaining_s)) for one in found.options],

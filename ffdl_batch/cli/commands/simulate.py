@@ -30,7 +30,7 @@ MIXED = "mixed"
 SCALINGS = ("compute-bound", "balanced", "communication-bound", MIXED)
 PATTERNS = ("high", "low", "bursty")
 LAST_S = 366 * 86_400.0
-"""The simulation ends so long after the last submission, whatever still runs: jobs that fail too often never end."""
+"""Maximum simulated time after the last submission: jobs that fail too often never end."""
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _WRITTEN = click.Path(path_type=str)
 
@@ -63,15 +63,19 @@ class _Jobs:
     type=_FILE,
     help="CSV of jobs: job,submitted_s,model,gpus,batch; or a table of Philly, Helios or `ffdl report usage`.",
 )
-@click.option("--synthetic", type=click.Choice(PATTERNS), help="Make jobs that arrive so, instead of --arrivals.")
+@click.option(
+    "--synthetic",
+    type=click.Choice(PATTERNS),
+    help="Generate jobs with this arrival pattern instead of reading --arrivals.",
+)
 @click.option("--hours", type=Number(0.1, 168), default=8.0, show_default=True,
-              help="With --synthetic: for how long jobs arrive.")  # fmt: skip
+              help="Hours during which synthetic jobs arrive.")  # fmt: skip
 @click.option("--scaling", type=click.Choice(SCALINGS), default=MIXED, show_default=True,
-              help="What limits jobs whose step times are not in --throughput.")  # fmt: skip
+              help="Bottleneck of jobs without measured step times.")  # fmt: skip
 @click.option("--throughput", type=_FILE, help="CSV of measured step times.")
 @click.option("--convergence", type=_FILE, help="CSV of the iterations that each model needs with each batch.")
 @click.option("--gpus", type=WholeNumber(1, 10_000), default=64, show_default=True, help="GPUs of the pool.")
-@click.option("--gpus-per-node", type=WholeNumber(1, 64), default=4, show_default=True, help="GPUs of a node.")
+@click.option("--gpus-per-node", type=WholeNumber(1, 64), default=4, show_default=True, help="GPUs per node.")
 @click.option("--max-gpus", type=WholeNumber(1, 1024), default=64, show_default=True,
               help="Maximum GPUs of one job, except with fifo.")  # fmt: skip
 @click.option("--interval", type=Number(1, 86_400), default=60.0, show_default=True,
@@ -84,7 +88,7 @@ class _Jobs:
               help="Failures per GPU and hour. A job then continues from its last checkpoint.")  # fmt: skip
 @click.option("--checkpoint-interval", type=Number(1, 86_400), default=600.0, show_default=True,
               help="Seconds between checkpoints.")  # fmt: skip
-@click.option("--window", metavar="SPAN", callback=read_span, help="End after this time, such as 8h.")
+@click.option("--window", metavar="SPAN", callback=read_span, help="Stop the simulation after this time, such as 8h.")
 @click.option("--seed", type=WholeNumber(0, 2**31), default=0, show_default=True,
               help="Seed of errors, failures and synthetic jobs.")  # fmt: skip
 @click.option("--policy", "policies", type=click.Choice([one.value for one in Policy]), multiple=True,

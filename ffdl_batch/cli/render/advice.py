@@ -21,13 +21,13 @@ def print_advice(found: Advice) -> None:
     """Print the jobs, the choices, and what is advised beside them."""
     jobs = f"{counted(len(found.jobs), 'job')}: {' '.join(found.jobs)}" if found.jobs else "no job"
     print_line("Advice for", f"{found.name} ({found.framework} on {found.backend})")
-    print_line("Rests on", jobs)
+    print_line("Based on", jobs)
     if found.choices:
         columns = _columns(found)
         print_table([name for name, _ in columns], [[text(one) for _, text in columns] for one in found.choices])
     memory = found.memory
     if memory is not None:
-        peak = f"; the most was {format_size(memory.peak_bytes)}" if memory.peak_bytes is not None else ""
+        peak = f"; highest: {format_size(memory.peak_bytes)}" if memory.peak_bytes is not None else ""
         print_line("Memory", f"{format_size(memory.advised_bytes)} for each learner",
                    f"{counted(memory.attempts, 'attempt')} measured{peak}")  # fmt: skip
     saving = found.checkpoint

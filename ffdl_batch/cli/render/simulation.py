@@ -94,7 +94,7 @@ def _seconds(time_s: float) -> str:
 
 
 def empty_figure(panels: int) -> Figure:
-    """Return a figure for so many panels. Raises UsageError if matplotlib is not installed."""
+    """Return an empty figure with this number of panels. Raises UsageError if matplotlib is not installed."""
     return blank_figure(11, 3.5 * panels, "--png and --html need matplotlib; install ffdl-batch[plots]")
 
 

@@ -14,6 +14,8 @@ from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.host.fast_dataclass import dataclass
 
+LONGEST_S = 10 * 365 * 86400.0
+"""Ends that are further away are not predicted."""
 SAFETY = 1.2
 """Memory and time limits are this many times what was measured."""
 PERCENTILE = 0.95
@@ -259,9 +261,10 @@ def history_notes(jobs: Sequence[LikeJob]) -> list[str]:
 def expected_end(reports: Sequence[tuple[float, float, float]]) -> float | None:
     """Return when all samples will be processed, from reports in order: time, samples per second, remaining samples.
 
-    The speed is the median of the reports. None if there is none.
+    The speed is the median of the reports. None if there is none, or if that would take longer than LONGEST_S.
     """
     if not reports:
         return None
     at, _, remaining = reports[-1]
-    return at + remaining / statistics.median(speed for _, speed, _ in reports)
+    left_s = remaining / statistics.median(speed for _, speed, _ in reports)
+    return at + left_s if left_s <= LONGEST_S else None

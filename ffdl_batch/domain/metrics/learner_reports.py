@@ -19,6 +19,10 @@ GROUP, THROUGHPUT, SCALE, REMAINING = "ffdl", "throughput", "scale", "remaining"
 HOLD = 0
 """Value of SCALE for the hint `hold`."""
 MOST_LEARNERS = 4096
+SLOWEST, FASTEST = 1e-9, 1e15
+"""Samples per second. Other speeds are not those of a training, and would overflow in calculations."""
+MOST_SAMPLES = 1e18
+"""That are left."""
 _MOST_CHARS = 120
 _NUMBER = r"(?:\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][-+]?\d{1,3})?"
 _SPEED = re.compile(
@@ -45,7 +49,7 @@ def parse_report(line: str) -> Mapping[str, Measure] | None:
         if not _is_speed(speed) or not math.isfinite(seconds):
             return None
         values = {THROUGHPUT: Measure(FLOAT, float_text(speed))}
-        if found[3] and math.isfinite(float(found[3])):
+        if found[3] and float(found[3]) <= MOST_SAMPLES:
             values[REMAINING] = Measure(FLOAT, float_text(float(found[3])))
         return values
     if found := _HINT.fullmatch(text):
@@ -82,13 +86,13 @@ def remaining_samples(records: Iterable[MetricRecord]) -> float | None:
     left = None
     for record in records:
         number = _number(record.values.get(REMAINING))
-        if number is not None and number >= 0:
+        if number is not None and 0 <= number <= MOST_SAMPLES:
             left = number
     return left
 
 
 def _is_speed(speed: float) -> bool:
-    return speed > 0 and math.isfinite(speed)
+    return SLOWEST <= speed <= FASTEST
 
 
 def _number(measure: Measure | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Reads what learners have reported about speed, remaining work and size, as far as it is new."""
+"""Reads the new reports of learners about speed, remaining work and size."""
 
 from __future__ import annotations
 

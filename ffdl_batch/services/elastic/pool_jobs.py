@@ -13,7 +13,7 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.learner_reports import HOLD
 from ffdl_batch.domain.outcome.continuation import Interruption
-from ffdl_batch.elastic.policy import PoolJob
+from ffdl_batch.elastic.policy import HORIZON_S, PoolJob
 from ffdl_batch.elastic.schedulers import GROWTH
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.elastic.learner_history import LearnerHistory
@@ -57,7 +57,10 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     batch = job.global_batch or 0
     if size is not None and size.restart_s is not None:
         restart_s = size.restart_s
-    permitted = [one for one in _permitted(elastic, history, resources.learners, per) if one not in refused]
+    restart_s = min(
+        restart_s, HORIZON_S / 2
+    )  # it contains the time in the scheduler's queue, and must not exclude changes
+    permitted = [one for one in _permitted(elastic, history, job.spec.resources.learners, per) if one not in refused]
     choices = [
         (learners, gpus, one)
         for learners in permitted
@@ -66,18 +69,21 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     ]
     if not choices:
         return None
-    # The present size comes first. It need not be permitted any more.
-    per_sample = _per_sample_s(history, [(resources.learners, present, max(batch, present)), *choices])
-    samples = _remaining_samples(job, attempt if runs else None, history, per_sample[0], now)
-    width = max(pool.gpus, present) + 1
+    submitted = job.spec.resources.learners
+    first = workers_of(submitted, per)
+    # The submitted and the present size come first. They need not be permitted.
+    others = [(submitted, first, max(elastic.start, first)), (resources.learners, present, max(batch, present))]
+    submitted_s, now_s, *per_sample = _per_sample_s(history, [*others, *choices])
+    samples = _remaining_samples(job, attempt if runs else None, history, submitted_s, now)
+    width = max(present, *(gpus for _, gpus, _ in choices)) + 1
     remaining, batches = np.full(width, math.inf), np.zeros(width, dtype=np.int64)
-    for (_, gpus, one), seconds in zip(choices, per_sample[1:], strict=True):
+    for (_, gpus, one), seconds in zip(choices, per_sample, strict=True):
         if samples * seconds < remaining[gpus]:
             remaining[gpus], batches[gpus] = samples * seconds, one
     began = attempt.created_at if attempt is not None else now
     reported = attempt is not None and attempt.number in history.first_at
     hold = _hold(history, attempts, began + pool.min_between_s - now) if runs else ""
-    present_s = samples * per_sample[0]
+    present_s = samples * now_s
     if hold:
         remaining[present], batches[present] = present_s, batch
     return Described(
@@ -101,12 +107,12 @@ def describe(  # noqa: PLR0913 - all that is known of a job
 def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -> str:
     """Return why a running job keeps its size; "" if it may change."""
     if history.hint == HOLD:
-        return "the job asks for no change"
+        return "the job printed ffdl-scale: hold"
     halts = [one for one in attempts if one.interruption == Interruption.HALT.value]
-    if halts and not halts[-1].checkpoint.confirmed:
+    if halts and halts[-1].checkpoint.asked and not halts[-1].checkpoint.confirmed:
         return "its last halt left no checkpoint"
     if left_s > 0:
-        return f"it keeps its size for {math.ceil(left_s)} s more"
+        return f"no change for another {math.ceil(left_s)} s (min_between_s)"
     return ""
 
 
@@ -144,7 +150,7 @@ def _per_sample_s(history: LearnerHistory, choices: Sequence[tuple[int, int, int
 def _remaining_samples(
     job: Job, attempt: Attempt | None, history: LearnerHistory, per_sample_s: float, now: float
 ) -> float:
-    """Return the samples that are left, or a stand-in: what the job can do until its time limit at its present size."""
+    """Return the samples that are left, or a stand-in: what the job can do until its limit at its submitted size."""
     if history.remaining is not None:
         return max(1.0, history.remaining)
     limit_s = job.effective_spec.batch.time_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,7 +82,11 @@ def _job(one: ElasticJob, last: _Last) -> PoolJobView:
     wanted, reason = last.targets.get(job.id, (gpus, 0))[0], str(last.jobs.get(job.id, {}).get("hold", ""))
     if size is not None and size.state is SizeState.HALTING:
         wanted = workers_of(size.learners, per) if size.learners else 0
-        reason = f"it is halted to have {counted(size.learners, 'learner')}"
+        reason = (
+            f"being halted, to continue with {counted(size.learners, 'learner')}"
+            if size.learners
+            else "being halted, to free its GPUs"
+        )
     elif not has_gpus:
         reason = job.pending_reason
     return PoolJobView(job.id, job.spec.name, job.state.value, learners, gpus, job.global_batch or 0, wanted, reason)
@@ -108,7 +113,7 @@ def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_i
     found = last.jobs.get(job.id)
     if found is None or last.at is None:
         raise wrong_state(f"the last decision about pool {name} did not compare {job.id}: it is {job.state}")
-    fastest = {one["name"]: min(size[1] for size in one["sizes"]) for one in last.jobs.values()}
+    fastest = {one["name"]: min((size[1] for size in one["sizes"]), default=math.inf) for one in last.jobs.values()}
     wanted_gpus, wanted_batch = last.targets[job.id]
     return SizeExplanation(
         id=job.id,
@@ -147,7 +152,7 @@ def _known(pools: ElasticPools, name: str) -> ElasticPool:
     pool = pools.pools.get(name)
     if pool is None:
         known = ", ".join(sorted(pools.pools)) or "none"
-        raise wrong_usage(f"there is no pool {name[:40]!r}; configured are: {known}")
+        raise wrong_usage(f"unknown pool {name[:40]!r}; configured pools: {known}")
     return pool
 
 

@@ -1,7 +1,7 @@
 """Divides the GPUs of each pool among its elastic jobs: load, decide, record, act.
 
-One daemon at a time does it for a pool: the one that holds its lease. Everything that must survive is in the database;
-what learners have reported is read again by another scaler.
+Only the daemon that holds the lease of a pool decides about it. All state that must survive is in the database;
+another scaler reads the reports of learners again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import median
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ffdl_batch.config.settings import ElasticPool
 from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.elastic.policy import Objective, Rules, Target, decide
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
@@ -138,11 +138,12 @@ class Scaler:
         attempts = self._storage.store.attempts_of([one.job.id for one in jobs])
         found = _sort([self._look(one, attempts[one.job.id]) for one in jobs])
         described = self._describe(pool, found.open, attempts, now)
-        gpus = max(0, pool.gpus - sum(found.fixed.values()))
+        fixed = {**found.fixed, **_undescribed(found.open, described)}
+        gpus = max(0, pool.gpus - sum(fixed.values()))
         described = _without_holds_beyond(described, gpus)
         rules = Rules(Objective(pool.objective))
         targets = tuple(decide([one.job for one in described], gpus, rules))
-        decision = Decision(name, now, gpus, found.fixed, rules, described, targets)
+        decision = Decision(name, now, gpus, fixed, rules, described, targets)
         if not self._storage.store.elastic.add_decision(self._leases[name].named, encode(decision)):
             return 0
         self._reached("decided")
@@ -180,7 +181,7 @@ class Scaler:
                 self._histories[one.job.id],
                 pool,
                 now,
-                restart_s=fmean(measured) if measured else RESTART_S,
+                restart_s=median(measured) if measured else RESTART_S,
                 refused=self._refused.get(one.job.id, ()),
             )
             for one in jobs
@@ -195,7 +196,12 @@ class Scaler:
             return False
         if not waits and (target.gpus, target.batch) == (_gpus(job), job.global_batch):
             return False
-        if learners and not self._can_plan(job, learners, target.batch):
+        try:
+            possible = not learners or self._can_plan(job, learners, target.batch)
+        except SchedulerUnreachable as error:
+            log.info("%s keeps its size, because the scheduler does not answer: %s", job.id, error)
+            return False
+        if not possible:
             self._refused.setdefault(job.id, set()).add(learners)
             self._soon.add(name)
             return False
@@ -203,17 +209,22 @@ class Scaler:
         return change(job, one.size, learners, target.batch)
 
     def _can_plan(self, job: Job, learners: int, batch: int) -> bool:
-        """Whether an attempt with this size can be planned. The deployer fails a job that cannot run as it is."""
+        """Whether an attempt with this size can be planned, and leaves no GPU of its allocation idle: the pool does not
+        count those, and the scheduler gives each node the same number.
+
+        The deployer fails a job that cannot run as it is. Raises SchedulerUnreachable.
+        """
         if learners == job.effective_spec.resources.learners:
             return True
         overrides = replace(job.overrides, learners=learners, global_batch=batch)
         wanted = replace(job, overrides=overrides, attempt=job.attempt + 1)
         try:
-            plan_attempt(self._storage, self._adapters, self._node_exclusion, wanted)
+            nodes = plan_attempt(self._storage, self._adapters, self._node_exclusion, wanted).launch.nodes
         except (InvalidRequest, UnknownImage) as error:
             log.warning("%s cannot have %d learners: %s", job.id, learners, error)
             return False
-        return True
+        elasticity = job.spec.batch.elasticity
+        return learners % nodes == 0 or (elasticity is not None and learners == elasticity.min_learners)
 
 
 def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
@@ -230,6 +241,13 @@ def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
         else:
             fixed[job.id] = _gpus(job)
     return _Sorted(tuple(open_jobs), fixed)
+
+
+def _undescribed(jobs: Sequence[ElasticJob], described: Sequence[Described]) -> dict[str, int]:
+    """Return the GPUs of running jobs that no permitted size fits: they keep theirs."""
+    known = {one.job.name for one in described}
+    running = [one.job for one in jobs if one.job.state is JobState.PROCESSING]
+    return {job.id: _gpus(job) for job in running if job.id not in known}
 
 
 def _gpus(job: Job) -> int:

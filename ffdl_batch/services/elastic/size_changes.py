@@ -25,8 +25,11 @@ Reached = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class SizeChanges:
-    """Changes the sizes of jobs of one pool, while this daemon holds its lease. All methods return whether the job was
-    changed: not if it has changed otherwise, or the lease is another scaler's."""
+    """Changes the sizes of jobs of one pool, while this daemon holds its lease.
+
+    All methods return True if they changed the job, and False if it has changed since it was read, or another scaler
+    holds the lease.
+    """
 
     storage: JobStorage
     pool: str

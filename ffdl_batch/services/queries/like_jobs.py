@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from typing import Any
@@ -96,18 +97,20 @@ class LikeJobs:
     def _measured(self, one: PastAttempt, job: Job, number: int) -> PastAttempt:
         """Return the attempt with its measurements. Raises StreamStopped if there is no time left."""
         query = MeasuredQuery(1, attempt=number)
-        records = list(_records(read_metrics(self.storage, self.caller, job.id, query, self.is_late)))
+        speeds, left = array("d"), None
+        for record in _records(read_metrics(self.storage, self.caller, job.id, query, self.is_late)):
+            speeds.extend(speed for _, speed in throughputs([record]))
+            samples = remaining_samples([record])
+            left = samples if left is None else max(left, samples or 0.0)
         use = _Use()
         for line in read_usage(self.storage, self.caller, job.id, query, self.is_late):
             use.add(line)
-        speeds = [speed for _, speed in throughputs(records)]
-        left = (remaining_samples([record]) for record in records)
         cpus = job.spec.resources.cpus * one.form.learners
         return replace(
             one,
             nodes=max(1, len(use.last)),
             samples_per_s=statistics.median(speeds) if speeds else None,
-            remaining=max((samples for samples in left if samples is not None), default=None),
+            remaining=left,
             memory_bytes=use.memory_bytes or None,
             gpu_use=use.busy_s / use.device_s if use.device_s else None,
             cpu_use=use.cpu_s / (cpus * use.seconds / len(use.last)) if use.seconds and cpus else None,

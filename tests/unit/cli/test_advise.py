@@ -20,12 +20,12 @@ ADVICE = Advice(
 )  # fmt: skip
 SHOWN = """\
 Advice for:          digits (custom on slurm)
-Rests on:            2 jobs: training-000000002 training-000000001
+Based on:            2 jobs: training-000000002 training-000000001
    GPUS  LEARNERS  SAMPLES/S  TIME    GPU-HOURS  COST EUR  TIME LIMIT
    1     1         100 ± 8%   62 min  1.04       4.68      01:15:00
 *  2     1         180 ± 8%   36 min  1.19       3.87      00:45:00
    4     1         306 ± 21%  -       -          -         -           extrapolated
-Memory:              3.6GB for each learner  [2 attempts measured; the most was 3GB]
+Memory:              3.6GB for each learner  [2 attempts measured; highest: 3GB]
 Checkpoint every:    30 min  [a checkpoint takes 27 s (measured 2 times); 3 preemptions in 50.2 hours]
 Note: a note
 """

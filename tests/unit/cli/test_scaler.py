@@ -15,7 +15,9 @@ from ffdl_batch.cli.commands import scaler
 from ffdl_batch.domain.job.pool_views import PoolJobView, PoolView, ReplayedDecision, SizeExplanation, SizeOption
 
 AT = 1_800_000_000.0
-RUNS = PoolJobView("training-000000001", "digits", "PROCESSING", 4, 4, 256, 2, "it is halted to have 2 learners")
+RUNS = PoolJobView(
+    "training-000000001", "digits", "PROCESSING", 4, 4, 256, 2, "being halted, to continue with 2 learners"
+)
 WAITS = PoolJobView("training-000000002", "faces", "PENDING", 2, 0, 64, 2, "waits for GPUs of pool default")
 POOL = PoolView("default", "slurm", "gpu", 4, 4, "completion", None, AT, AT + 60, "", (RUNS, WAITS))
 SIZE = SizeExplanation(
@@ -46,7 +48,10 @@ def test_status_prints_pools_with_sizes_and_reasons(monkeypatch: pytest.MonkeyPa
     paused = replace(POOL, paused_at=AT, problem="scipy not installed", jobs=())
     text = run(monkeypatch, "status", status=[paused]).output
     assert "Paused:" in text and "scipy not installed" in text
-    assert run(monkeypatch, "status", status=[]).output == "No pool is configured.\n"
+    assert (
+        run(monkeypatch, "status", status=[]).output
+        == "no pool is configured; add [elastic.pools.NAME] to the configuration\n"
+    )
 
 
 def test_explain_prints_compared_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,11 +67,13 @@ def test_replay_fails_only_if_a_decision_differs(monkeypatch: pytest.MonkeyPatch
     assert (same.return_value, same.output) == (0, "2 decisions replayed, none differs\n")
     other = run(monkeypatch, "replay", "default", replay=[SAME, OTHER])
     assert other.return_value == 1
-    assert other.output.endswith("a got 2 GPUs, and now gets 4\n2 decisions replayed, 1 decision with another result\n")
+    assert other.output.endswith(
+        "a got 2 GPUs, and now gets 4\n2 decisions replayed, 1 decision with a different result\n"
+    )
     assert run(monkeypatch, "replay", "--json", replay=[OTHER]).return_value == 1
 
 
 def test_pause_prints_how_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     paused = run(monkeypatch, "pause", "default", pause=[POOL]).output
     assert paused == "pool default is paused; to continue: ffdl scaler resume default\n"
-    assert run(monkeypatch, "resume", "default", resume=[POOL]).output == "pool default is not paused\n"
+    assert run(monkeypatch, "resume", "default", resume=[POOL]).output == "pool default is active\n"

@@ -74,3 +74,4 @@ def test_checkpoint_interval_needs_checkpoints_and_preemptions() -> None:
 def test_expected_end_counts_from_last_report_with_median_speed() -> None:
     assert expected_end([]) is None
     assert expected_end([(10.0, 1.0, 900.0), (20.0, 5.0, 850.0), (30.0, 50.0, 100.0)]) == 30.0 + 100.0 / 5.0
+    assert expected_end([(10.0, 1e-9, 1e18)]) is None

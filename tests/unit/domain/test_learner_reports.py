@@ -52,6 +52,7 @@ def test_hint_becomes_change_of_learners(line: str, change: int) -> None:
         "ffdl-throughput: seconds=1 samples=1",
         "ffdl-throughput: samples=0 seconds=1", "ffdl-throughput: samples=1 seconds=0",
         "ffdl-throughput: samples=-1 seconds=1", "ffdl-throughput: samples=nan seconds=1",
+        "ffdl-throughput: samples=1e300 seconds=1", "ffdl-throughput: samples=1e-300 seconds=1e9",
         "ffdl-throughput: samples=1 seconds=inf", "ffdl-throughput: samples=1e999 seconds=1",
         "ffdl-throughput: samples=1 seconds=1e999", "ffdl-throughput: samples=1e999 seconds=1e999",
         "ffdl-throughput: samples=1e200 seconds=1e-200", "ffdl-throughput: samples=1e-200 seconds=1e200",
@@ -74,7 +75,7 @@ def test_report_of_any_line_is_a_finite_number_or_nothing(before: str, marker: s
 
 
 def test_throughputs_are_those_of_records_with_usable_values() -> None:
-    wrong = [Measure("FLOAT", text) for text in ("nan", "Infinity", "0", "-1", "x")]
+    wrong = [Measure("FLOAT", text) for text in ("nan", "Infinity", "0", "-1", "x", "1e-10", "1e16")]
     records = [
         record(500, throughput=Measure("INT", "7")), *(record(throughput=one) for one in wrong),
         record(throughput=Measure("STRING", "7")), record(loss=Measure("FLOAT", "1")),

@@ -76,7 +76,7 @@ DAMAGED = {
     "": "has no header",
     "\n\n": "has no header",
     HEADER: "has a header and no lines below it",
-    "job,submitted_s,model,gpus\na,1,balanced,1\n": "line 1: there is no column 'batch'; the header must have job,",
+    "job,submitted_s,model,gpus\na,1,balanced,1\n": "line 1: column 'batch' is missing; the header must have job,",
     "job,job,submitted_s,model,gpus,batch\n": "line 1: column 'job' occurs twice",
     f"{HEADER}a,1,balanced,1\n": "line 2: 4 cells, and the header has 5; complete or remove the line",
     f"{HEADER}a,1,balanced,1,32\na,1,balanced,1,32\n": "line 3: job 'a' occurs twice",
@@ -129,11 +129,11 @@ def test_trace_without_jobs_that_use_gpus_and_reversed_times_are_refused(tmp_pat
 def test_binary_and_huge_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(b"\xff\xfe\x00job")
-    with pytest.raises(DamagedTable, match="no text in UTF-8; save it as CSV in UTF-8"):
+    with pytest.raises(DamagedTable, match="not UTF-8 text; save it as CSV in UTF-8"):
         read_arrivals(path, MODELS, 64)
     with path.open("wb") as file:
         file.truncate(MOST_BYTES + 1)
-    with pytest.raises(DamagedTable, match="give a part of the table"):
+    with pytest.raises(DamagedTable, match="split the table"):
         read_arrivals(path, MODELS, 64)
 
 

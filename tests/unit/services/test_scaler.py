@@ -21,7 +21,7 @@ from ffdl_batch.domain.metrics.records import FLOAT, INT, Measure, MetricRecord,
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.domain.outcome.observation import EndCause
-from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_batch.services.deployment.deployer import Deployer
@@ -174,6 +174,19 @@ def test_running_job_shrinks_for_second_and_second_grows_after_its_end(bench: Be
     assert [one.learners for one in attempts] == [sizes[1], 4]
     tokens = [token for _, token in bench.site.scheduler.submitted]
     assert len(tokens) == len(set(tokens)) == 4, "each attempt is submitted once"
+
+
+def test_job_without_reports_grows_to_the_size_of_its_owner(bench: Bench) -> None:
+    first, second = first_shrinks_for_second(bench)
+    bench.checkpoints(first)
+    bench.turn(tick_s=2)
+    bench.start(first)
+    bench.start(second)
+    bench.completes(bench.site.job(first.id))
+    bench.turn(tick_s=61)
+    assert bench.halts(second) == [True]
+    size = bench.size(second)
+    assert size is not None and size.learners == 4
 
 
 def test_change_of_size_keeps_retry_budget_and_is_in_history(bench: Bench) -> None:
@@ -416,6 +429,41 @@ def test_size_that_cannot_be_planned_is_not_asked_for_again(bench: Bench, monkey
     assert found is not None and (found.state, found.learners) == (SizeState.HALTING, 3)
 
 
+@pytest.mark.parametrize(("nodes", "learners"), [(1, 4), (3, 3)])
+def test_size_that_leaves_gpus_of_its_nodes_idle_is_not_chosen(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, nodes: int, learners: int
+) -> None:
+    first = bench.arrive("first", learners=2)
+    bench.report(first, 100.0, remaining=1e7)
+    plan = bench.site.scheduler.plan
+
+    def spread(request: LaunchRequest) -> LaunchPlan:
+        planned = plan(request)
+        return replace(planned, launch=replace(planned.launch, nodes=nodes))
+
+    monkeypatch.setattr(bench.site.scheduler, "plan", spread)
+    for _ in range(2):
+        bench.turn(tick_s=61)
+    found = bench.size(first)
+    assert found is not None and (found.state, found.learners) == (SizeState.HALTING, learners)
+
+
+def test_job_keeps_its_size_while_scheduler_does_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.arrive("first", learners=2)
+    bench.report(first, 100.0, remaining=1e7)
+    plan = bench.site.scheduler.plan
+
+    def fail(_request: LaunchRequest) -> LaunchPlan:
+        raise SchedulerUnreachable("slurmctld does not answer")
+
+    monkeypatch.setattr(bench.site.scheduler, "plan", fail)
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [False]
+    monkeypatch.setattr(bench.site.scheduler, "plan", plan)
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [True]
+
+
 def test_reports_are_read_once_and_only_new_ones(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first = bench.arrive("first")
     bench.report(first, 100.0, remaining=1e6)
@@ -462,7 +510,7 @@ def test_status_shows_sizes_wanted_ones_and_reasons(bench: Bench) -> None:
     assert pool.decided_at is not None and pool.next_at == pool.decided_at + 60
     shown = {one.id: one for one in pool.jobs}
     assert (shown[first.id].gpus, shown[first.id].wanted_gpus) == (4, 2)
-    assert shown[first.id].reason == "it is halted to have 2 learners"
+    assert shown[first.id].reason == "being halted, to continue with 2 learners"
     assert shown[second.id].gpus == 2
     other = replace(bench.site.caller, uid=bench.site.caller.uid + 1)
     assert show_pools(platform.storage, platform.elastic_pools, other)[0].jobs == ()
@@ -496,7 +544,7 @@ def test_replay_repeats_recorded_decisions_and_finds_another_policy(
     monkeypatch.setattr("ffdl_batch.elastic.policy.LEAST_SPEED", 1e300)
     differences = replayed()
     assert all(differences) and "and now gets 0 with batch 0" in differences[0][0]
-    with pytest.raises(Refused, match="there is no pool 'other'; configured are: default"):
+    with pytest.raises(Refused, match="unknown pool 'other'; configured pools: default"):
         replay_decisions(platform.storage, platform.elastic_pools, "other")
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 LEARNING_RATE = 0.02  # for the batch `start` of the manifest
 EXAMPLES = 1000
-SAVE_EVERY_S = 60  # what a failed node can cost
+SAVE_EVERY_S = 60  # maximum training time that a node failure loses
 REPORT_EVERY_S = 10
 SEED = 20240517
 

@@ -18,7 +18,7 @@ LEARNING_RATE = 0.02  # for the batch `start` of the manifest
 MOMENTUM = 0.9
 WARM_UP = 2000  # samples in which the learning rate follows a new batch
 EXAMPLES = 1000
-SAVE_EVERY_S = 60  # what a failed node can cost
+SAVE_EVERY_S = 60  # maximum training time that a node failure loses
 REPORT_EVERY_S = 10
 SEED = 20240517
 
@@ -113,7 +113,7 @@ def rows(positions):
 
 
 def gradients(weights, x, y):
-    """The sum of the losses of some examples, and of their gradients. Of no example both are 0."""
+    """The sum of the losses of some examples, and of their gradients. Both are 0 if there are no examples."""
     inner, bias, outer = weights[:128].reshape(8, 16), weights[128:144], weights[144:]
     hidden = np.tanh(x @ inner + bias)
     error = hidden @ outer - y

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 LEARNING_RATE = 0.02  # for the batch `start` of the manifest
 WARM_UP = 2000  # samples in which the learning rate follows a new batch
 EXAMPLES = 1000
-SAVE_EVERY_S = 60  # what a failed node can cost
+SAVE_EVERY_S = 60  # maximum training time that a node failure loses
 REPORT_EVERY_S = 10
 SEED = 20240517
 
