@@ -232,7 +232,8 @@ def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
     fixed: dict[str, int] = {}
     for one in jobs:
         job, size = one.job, one.size
-        if size is not None and size.state is SizeState.HALTING:
+        # A job in PENDING was resumed by its owner before the scaler could.
+        if size is not None and size.state is SizeState.HALTING and job.state is not JobState.PENDING:
             fixed[job.id] = size.learners * workers_of(1, job.effective_spec.resources.gpus)
         elif job.requested_action is not RequestedAction.NONE:
             fixed[job.id] = 0 if job.state is JobState.PENDING else _gpus(job)

@@ -58,7 +58,11 @@ class SizeChanges:
         self.reached("halted")
         notify_controllers(self.storage, updated)
         log.info(
-            "pool %s: %s is halted to have %s and batch %d", self.pool, job.id, counted(learners, "learner"), batch
+            "pool %s: %s is halted, to continue with %s and batch %d",
+            self.pool,
+            job.id,
+            counted(learners, "learner"),
+            batch,
         )
         return True
 

@@ -259,6 +259,16 @@ def test_halt_by_owner_between_attempts_stays(bench: Bench) -> None:
     assert bench.learners(first)[0] < 4, "the pool has no room for 4, whatever the owner asks for"
 
 
+def test_job_that_its_owner_resumes_before_the_scaler_does_gets_a_size(bench: Bench) -> None:
+    first, second = first_shrinks_for_second(bench)
+    bench.checkpoints(first)
+    platform = bench.site.platform
+    resume_job(platform.storage, platform.adapters, platform.store_checks, bench.site.caller, first.id, Resume())
+    bench.turn(tick_s=61)
+    assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
+    assert sum(bench.learners(first, second)) <= 4
+
+
 def test_scaler_without_lease_changes_nothing(bench: Bench) -> None:
     store = bench.site.platform.storage.store
     first = bench.arrive("first")
