@@ -1,38 +1,16 @@
 """Make the values that the optimiser adds up: the value of a job at each number of GPUs it may have.
 
-A value combines the throughput with the best batch size, the job's weight, an objective, and which numbers of GPUs are
-permitted. Arrays are indexed by the number of GPUs, from 0. Nothing here decides who gets GPUs. Pure.
+A value combines the throughput, the job's weight, an objective, and which numbers of GPUs are permitted. Arrays are
+indexed by the number of GPUs, from 0. Nothing here decides which job gets GPUs. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
-from ffdl_batch.host.fast_dataclass import dataclass
-
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class BestBatches:
-    """The largest throughput at each number of GPUs, and the batch size that reaches it."""
-
-    throughput: Floats
-    batch: npt.NDArray[np.int64]
-
-
-def best_batches(throughput: Floats, batches: Sequence[int]) -> BestBatches:
-    """Return the best batch size for each number of GPUs.
-
-    ``throughput[i, k]`` is the speed with ``batches[i]`` on k GPUs, in a unit that can be compared between batch sizes,
-    such as progress per second; 0 if that is impossible. Of equally fast batch sizes, the first is chosen.
-    """
-    best = throughput.argmax(axis=0)
-    return BestBatches(throughput.max(axis=0), np.asarray(batches, dtype=np.int64)[best])
 
 
 def objective_values(throughput: Floats, weight: float = 1.0, alpha: float = 0.0) -> Floats:

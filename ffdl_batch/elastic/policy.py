@@ -20,7 +20,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from ffdl_batch.elastic.job_values import Floats, objective_values, permitted_values
+from ffdl_batch.elastic.job_values import Floats, objective_values, permitted_values, pinned_size
 from ffdl_batch.elastic.optimiser import allocate, allocate_greedily
 from ffdl_batch.host.fast_dataclass import dataclass
 
@@ -164,7 +164,7 @@ def _values(job: PoolJob, weight: float, rules: Rules) -> _Values:
             speed[job.gpus] = max(present, float(speed[job.gpus]))
     permitted = speed > 0
     if _keeps_size(job):
-        permitted &= np.arange(len(speed)) == job.gpus
+        permitted &= pinned_size(job.gpus, most=len(speed) - 1)
     fair = rules.objective is Objective.FAIR
     values = objective_values(speed, weight, alpha=1 if fair else 0)
     may_wait = rules.stop_running or not job.gpus

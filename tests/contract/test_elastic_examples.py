@@ -85,7 +85,7 @@ def steps(log: str) -> list[tuple[int, int]]:
 
 def check_elastic(base: Path, example: Example, path: str) -> None:
     """Halt two jobs, continue one with another number of learners and one with another batch too, and compare both with
-    a job that nobody halts."""
+    a job that is never halted."""
     environment = {"FFDL_BACKEND": "local", "PATH": f"{path}:{os.environ['PATH']}"}
     with site_in(base, more_environment=environment) as site:
         site.launch(program=PLAIN)

@@ -1,4 +1,4 @@
-"""Values of jobs: the best batch sizes, the objectives, and the sizes that are permitted."""
+"""Values of jobs: the objectives, and the sizes that are permitted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ffdl_batch.elastic.job_values import (
-    best_batches,
     objective_values,
     permitted_values,
     pinned_size,
@@ -15,13 +14,6 @@ from ffdl_batch.elastic.job_values import (
 )
 
 NO = float("-inf")
-
-
-def test_best_batch_is_the_fastest_for_each_number_of_gpus_and_the_first_of_equals() -> None:
-    speeds = np.array([[0.0, 1.0, 1.5, 1.6], [0.0, 0.9, 1.8, 1.6], [0.0, 0.0, 1.2, 2.4]])
-    best = best_batches(speeds, [32, 64, 128])
-    assert best.throughput.tolist() == [0.0, 1.0, 1.8, 2.4]
-    assert best.batch.tolist() == [32, 32, 64, 128]
 
 
 @pytest.mark.parametrize(
