@@ -222,11 +222,17 @@ def _kind(launch: LaunchFile, reason: str, answered: Answer, deadline: Optional[
     return Interruption.PREEMPTION if deadline - answered.asked_at > usual_s else Interruption.TIMEOUT
 
 
+def keeps_checkpoints(launch: LaunchFile) -> bool:
+    """Return whether the next attempt finds the checkpoints. If pods share no files, a store or a claim must keep
+    them."""
+    is_kept = launch.uploads or (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
+    return not launch.apart or bool(is_kept)
+
+
 def _saved(launch: LaunchFile, checkpoint: Checkpoint) -> str:
     """Describe the checkpoint, and whether it is lost."""
     text = describe(checkpoint)
-    is_kept = launch.uploads or (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
-    is_lost = launch.apart and not is_kept and checkpoint.confirmed
+    is_lost = checkpoint.confirmed and not keeps_checkpoints(launch)
     return f"{text}, and gone with its pod: no store and no claim keeps it" if is_lost else text
 
 

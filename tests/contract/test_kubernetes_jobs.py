@@ -83,8 +83,11 @@ class World:
     server: S3Server
     bucket: str
 
-    def submit(self, command: str, learners: int = 1, stores: str = STORES, cpus: float = 0.1, batch: str = "") -> str:
-        """The id of a new job. `batch`: more of that part of the manifest."""
+    def submit(
+        self, command: str, learners: int = 1, stores: str = STORES, cpus: float = 0.1, batch: str = "",
+        program: str = TRAINING,
+    ) -> str:  # fmt: skip
+        """The id of a new job. `batch`: more of that part of the manifest. `program`: its train.py."""
         text = (MANIFEST + stores).format(
             command=_quoted(command), learners=learners, cpus=cpus, bucket=self.bucket,
             batch=f", {batch}" if batch else "",
@@ -92,7 +95,7 @@ class World:
         )  # fmt: skip
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
-            archive.writestr(zipfile.ZipInfo("train.py"), TRAINING)
+            archive.writestr(zipfile.ZipInfo("train.py"), program)
         model = buffer.getvalue()
         digest = hashlib.sha256(model).hexdigest()
         assert self.site.ask("PUT", f"/api/v1/archives/{digest}", model)[0] == 200

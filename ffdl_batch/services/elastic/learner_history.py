@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from statistics import fmean
 
+from ffdl_batch.attempt.conclusion import keeps_checkpoints
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.attempt.reader import DamagedFile, open_regular, size_of
 from ffdl_batch.domain.job.elastic import workers_of
@@ -15,6 +16,7 @@ from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, decode_
 from ffdl_batch.elastic.step_times import StepTimes
 from ffdl_batch.elastic.throughput_model import Measurement
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.store import Attempt
 
 MOST_BYTES = 256 * 1024
@@ -34,10 +36,14 @@ class LearnerHistory:
     """The last one: a change of `hint_learners`, or HOLD."""
     hint_learners: int = 0
     """Learners of the attempt that gave the hint."""
+    loses_checkpoints: bool = False
+    """Whether the checkpoints of its last attempt are gone when that ends."""
     first_at: dict[int, float] = field(default_factory=dict)
     """When each attempt reported a speed first."""
     _read: dict[int, int] = field(default_factory=dict)
     """Bytes of each attempt's file that were read."""
+    _launched: int = 0
+    """The newest attempt whose launch file was read."""
 
     def look(self, root: Root, job: Job, attempts: Sequence[Attempt]) -> None:
         """Read what is new. A file that has not grown is not opened."""
@@ -45,6 +51,9 @@ class LearnerHistory:
             path = root.job(job.id).attempt(attempt.number).learner_metrics(1)
             if records := self._new_records(attempt.number, path):
                 self._add(job, attempt, records)
+        newest = attempts[-1].number if attempts else 0
+        if newest > self._launched and (launch := read_launch(root.job(job.id).attempt(newest))) is not None:
+            self._launched, self.loses_checkpoints = newest, not keeps_checkpoints(launch)
 
     def _new_records(self, number: int, path: str) -> list[MetricRecord]:
         done, size = self._read.get(number, 0), size_of(path)

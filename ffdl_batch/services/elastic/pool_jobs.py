@@ -108,6 +108,8 @@ def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -
     """Return why a running job keeps its size; "" if it may change."""
     if history.hint == HOLD:
         return "the job printed ffdl-scale: hold"
+    if history.loses_checkpoints:
+        return "its checkpoints are gone with its pods: no store and no claim keeps them"
     halts = [one for one in attempts if one.interruption == Interruption.HALT.value]
     if halts and halts[-1].checkpoint.asked and not halts[-1].checkpoint.confirmed:
         return "its last halt left no checkpoint"

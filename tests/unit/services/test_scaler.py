@@ -17,6 +17,7 @@ from ffdl_batch.config.settings import ElasticPool
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.launch.launch_file import Pod, encode
 from ffdl_batch.domain.metrics.records import FLOAT, INT, Measure, MetricRecord, encode_record
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.domain.outcome.controller_events import Outcome
@@ -35,6 +36,7 @@ from ffdl_batch.services.elastic.pool_queries import (
 from ffdl_batch.services.elastic.scaler import Scaler
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
+from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.store import JobSize, SizeState
 from tests.unit.services.chains import end, running
@@ -389,6 +391,20 @@ def test_job_whose_halt_left_no_checkpoint_keeps_its_size(bench: Bench) -> None:
     assert bench.halts(first) == [False]
     decision = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
     assert [one["hold"] for one in decision["jobs"]] == ["its last halt left no checkpoint"]
+
+
+def test_job_whose_checkpoints_go_with_its_pods_keeps_its_size(bench: Bench) -> None:
+    first = bench.arrive("first")
+    attempt = bench.site.attempt(first)
+    launch = read_launch(attempt)
+    assert launch is not None
+    Path(attempt.launch).write_text(encode(replace(launch, pod=Pod("/ffdl-pod", apart=True))))
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.accept("second")
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [False]
+    decision = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
+    assert [one["hold"][:39] for one in decision["jobs"]] == ["its checkpoints are gone with its pods:", ""]
 
 
 def test_job_that_pool_is_too_small_for_waits_with_a_reason(site: Site) -> None:
