@@ -70,8 +70,9 @@ def equal_sharing(
 ) -> dict[str, float]:
     """Return the completion time of each job if all present jobs have equal shares of the GPUs.
 
-    Shares are set at each interval. A share is rounded down to whole GPUs; a job with less than one GPU has that part
-    of its speed on one. Jobs keep the submitted batch, and changes are free.
+    Shares are set at intervals, when a job has come or ended. A share is rounded down to whole GPUs; a job with less
+    than one GPU has that part of its speed on one. Jobs keep the submitted batch, and changes are free. A job that
+    cannot run with its last share has inf.
     """
     waiting = sorted(arrivals, key=lambda one: one.submitted_s)[::-1]
     left: dict[str, float] = {}
@@ -85,14 +86,27 @@ def equal_sharing(
             arrival = waiting.pop()
             present[arrival.job], left[arrival.job] = arrival, arrival.work
         share = setting.gpus / len(present)
-        for arrival in list(present.values()):
-            step_s = truth.step_s(arrival.model, max(1, math.floor(share)), arrival.batch)
-            speed = min(1.0, share) / (step_s * models[arrival.model].iterations[arrival.batch])
-            if left[arrival.job] <= speed * setting.interval_s:
-                took_s[arrival.job] = now + left[arrival.job] / speed - arrival.submitted_s
-                del present[arrival.job]
+        done = {
+            job: setting.interval_s
+            * min(1.0, share)
+            / truth.step_s(one.model, max(1, math.floor(share)), one.batch)
+            / models[one.model].iterations[one.batch]
+            for job, one in present.items()
+        }
+        ends = [left[job] / part for job, part in done.items() if part]
+        intervals = min((math.ceil(one) for one in ends), default=math.inf)
+        if waiting:
+            intervals = min(intervals, math.ceil((waiting[-1].submitted_s - now) / setting.interval_s))
+        if intervals == math.inf:
+            return took_s | dict.fromkeys(present, math.inf)
+        before = max(0, int(intervals) - 1)
+        now += before * setting.interval_s
+        for job, part in done.items():
+            left[job] -= before * part
+            if left[job] <= part:
+                took_s[job] = now + left[job] / part * setting.interval_s - present.pop(job).submitted_s
             else:
-                left[arrival.job] -= speed * setting.interval_s
+                left[job] -= part
         now += setting.interval_s
     return took_s
 

@@ -88,7 +88,8 @@ class _Jobs:
               help="Failures per GPU and hour. A job then continues from its last checkpoint.")  # fmt: skip
 @click.option("--checkpoint-interval", type=Number(1, 86_400), default=600.0, show_default=True,
               help="Seconds between checkpoints.")  # fmt: skip
-@click.option("--window", metavar="SPAN", callback=read_span, help="Stop the simulation after this time, such as 8h.")
+@click.option("--window", metavar="SPAN", callback=read_span,
+              help="Stop this long after the first submission, such as 8h.")  # fmt: skip
 @click.option("--seed", type=WholeNumber(0, 2**31), default=0, show_default=True,
               help="Seed of errors, failures and synthetic jobs.")  # fmt: skip
 @click.option("--policy", "policies", type=click.Choice([one.value for one in Policy]), multiple=True,
@@ -149,8 +150,8 @@ def simulate(  # noqa: PLR0913  (one parameter per option)
     setting = Setting(gpus, interval, restart_cost, noise, failures, checkpoint_interval, seed=seed)
     pool = Pool(gpus, gpus_per_node, restart_cost, min(max_gpus, gpus))
     jobs = _read(_Source(arrivals, synthetic, hours, scaling, throughput, convergence, smallest_batch), pool, seed)
-    last_s = max(one.submitted_s for one in jobs.arrivals)
-    setting = replace(setting, until_s=last_s + LAST_S if window is None else window)
+    submitted_s = [one.submitted_s for one in jobs.arrivals]
+    setting = replace(setting, until_s=max(submitted_s) + LAST_S if window is None else min(submitted_s) + window)
     runs = _simulate([Policy(one) for one in policies] or list(Policy), jobs, pool, setting)
     about = f"{counted(len(jobs.arrivals), 'job')} on {counted(gpus, 'GPU')}, {gpus_per_node} on each node"
     timed = next(one for one in runs if one.policy == (policies or [Policy.COMPLETION])[0])

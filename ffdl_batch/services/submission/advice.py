@@ -154,7 +154,7 @@ class _Sizes:
     def key(self, form: Form) -> tuple[int, int, int]:
         """Return nodes, GPUs and batch of a GPU, for the throughput model."""
         workers = _workers(form)
-        nodes = form.learners if self.spec.batch.placement is Placement.SPREAD else 1
+        nodes = 1 if self.spec.batch.placement is Placement.PACK else form.learners
         if self.per_node and form.gpus:
             nodes = max(nodes, -(-workers // self.per_node))
         return nodes, workers, (form.batch or workers) // workers

@@ -87,6 +87,14 @@ def test_window_ends_simulation_and_counts_unfinished_jobs() -> None:
     assert json.loads(nothing)["simulation"][0]["mean_s"] is None
 
 
+def test_window_counts_from_first_submission(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.csv"
+    path.write_text("job,submitted_s,model,gpus,batch\na,1000000,balanced,1,32\n")
+    options = ("--arrivals", path, "--policy", "fifo", "--window", "30d", "--json")
+    [found] = json.loads(run(FFDL, "simulate", *options).stdout)["simulation"]
+    assert (found["completed"], found["unfinished"]) == (1, 0)
+
+
 def test_simulate_writes_png_and_self_contained_html(tmp_path: Path) -> None:
     files = ("--png", tmp_path / "a.png", "--html", tmp_path / "a.html")
     done = run(FFDL, "simulate", *SMALL, *files, "--policy", "fifo", "--policy", "completion", "--window", "3h")

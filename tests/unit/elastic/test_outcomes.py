@@ -51,6 +51,31 @@ def test_share_is_rounded_down_to_whole_gpus_and_work_counts() -> None:
     assert list(took.values()) == [pytest.approx(500)] * 3
 
 
+def test_job_that_cannot_run_with_its_share_never_ends_and_others_do() -> None:
+    class OnOneOnly(Linear):
+        def step_s(self, model: str, gpus: int, batch: int) -> float:
+            return math.inf if gpus > 1 else 1.0
+
+    took = equal_sharing([arrival("a", 0), arrival("b", 30)], MODELS, OnOneOnly(), SETTING)
+    assert took == {"a": math.inf, "b": math.inf}
+    took = equal_sharing([arrival("a", 0)], MODELS, OnOneOnly(), Setting(gpus=1))
+    assert took == {"a": pytest.approx(1000)}
+
+
+def test_equal_sharing_of_long_jobs_asks_for_speeds_only_when_shares_change() -> None:
+    class Counted(Linear):
+        asked = 0
+
+        def step_s(self, model: str, gpus: int, batch: int) -> float:
+            self.asked += 1
+            return super().step_s(model, gpus, batch)
+
+    truth = Counted()
+    took = equal_sharing([arrival("a", 0, work=1e6), arrival("b", 1e8)], MODELS, truth, SETTING)
+    assert took == {"a": pytest.approx(2.5e8, rel=1e-3), "b": pytest.approx(500, abs=60)}
+    assert truth.asked < 10
+
+
 def test_figures_of_known_run() -> None:
     arrivals = [arrival("a", 0), arrival("b", 100), arrival("c", 100)]
     changes = (

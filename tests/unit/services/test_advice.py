@@ -14,7 +14,7 @@ import pytest
 
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job.elastic import Elastic
-from ffdl_batch.domain.job.spec import BatchOptions, Resources
+from ffdl_batch.domain.job.spec import BatchOptions, Placement, Resources
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.advice import Advice, Choice, Form, MemoryAdvice
 from ffdl_batch.domain.metrics.learner_reports import parse_report
@@ -22,7 +22,7 @@ from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.metrics.records import MetricRecord, encode_record
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, Use, encode_sample
 from ffdl_batch.services.queries import like_jobs
-from ffdl_batch.services.submission.advice import advise
+from ffdl_batch.services.submission.advice import _Sizes, advise
 from ffdl_batch.store.incidents import add_incidents, incident_row
 from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
 from tests.unit.services.conftest import MANIFEST, Site
@@ -275,3 +275,14 @@ def test_advice_reads_only_newest_jobs(site: Site) -> None:
     plant(site.platform.storage.store.engine, [past(site, number, 100.0) for number in range(like_jobs.LAST + 5)])
     assert len(advice(site).jobs) == like_jobs.LAST
     assert statistics.median(int(job[-9:]) for job in advice(site).jobs) > like_jobs.LAST / 2
+
+
+@pytest.mark.parametrize(
+    ("placement", "per_node", "nodes"),
+    [(Placement.NODE, 0, 4), (Placement.NODE, 8, 4), (Placement.SPREAD, 8, 4), (Placement.PACK, 8, 1),
+     (Placement.PACK, 2, 4), (Placement.PACK, 0, 1)],
+)  # fmt: skip
+def test_nodes_of_a_size_follow_its_placement(site: Site, placement: Placement, per_node: int, nodes: int) -> None:
+    spec = site.accept().spec
+    spec = replace(spec, batch=replace(spec.batch, placement=placement))
+    assert _Sizes(spec, per_node).key(Form(4, 2.0)) == (nodes, 8, 1)
