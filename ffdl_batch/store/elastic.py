@@ -6,7 +6,9 @@ separates them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import base64
+import zlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -17,16 +19,15 @@ from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import LIVE, JobState
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.database import Database
-from ffdl_batch.store.queries import chunks
+from ffdl_batch.store.queries import chunks, fetch_jobs
 from ffdl_batch.store.records import JOB_COLUMNS, JobReader, JobSize, SizeState
 from ffdl_batch.store.schema import ELASTIC_DECISIONS, ELASTIC_POOLS, ELASTIC_SIZES, JOBS, LEASES
 from ffdl_batch.store.transitions import apply_within, withdraw
 
+_LISTED = LIVE | {JobState.HALTED}
 _LIVE = tuple(sorted(state.value for state in LIVE))
-_IS_ELASTIC = '%"elasticity":{%'
-"""What the specs of elastic jobs contain, and no other: quotes of users' texts have a backslash."""
-KEPT = 200
-"""Decisions of a pool that are kept."""
+KEPT, KEPT_BYTES = 200, 16 * 1024**2
+"""The last decisions of a pool are kept: so many, or so many bytes of the size of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,25 @@ class ElasticStore:
         self._database, self._reader = database, reader
 
     def jobs(self) -> list[ElasticJob]:
-        """Return all elastic jobs that have not ended, or are halted for another size, oldest first. One query."""
+        """Return all elastic jobs that have not ended, or are halted for another size, oldest first. Only jobs that
+        have changed since they were read last are read whole."""
         is_halted = and_(JOBS.c.state == JobState.HALTED.value, ELASTIC_SIZES.c.state == SizeState.HALTING.value)
-        is_live = and_(JOBS.c.state.in_(_LIVE), JOBS.c.spec.like(_IS_ELASTIC))
         query = (
-            select(*JOB_COLUMNS, *_SIZE_COLUMNS)
+            select(JOBS.c.id, JOBS.c.revision, *_SIZE_COLUMNS)
             .join_from(JOBS, ELASTIC_SIZES, JOBS.c.id == ELASTIC_SIZES.c.job_id, isouter=True)
-            .where(or_(is_live, is_halted))
+            .where(or_(JOBS.c.state.in_(_LIVE), is_halted))
             .order_by(JOBS.c.submitted_at, JOBS.c.id)
         )
-        width = len(JOB_COLUMNS)
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return [ElasticJob(self._reader.job(row[:width]), _size(row[width:])) for row in rows]
+            found = {row[0]: (self._reader.known(row[0], row[1]), _size(row[2:])) for row in rows}
+            read = fetch_jobs(connection, self._reader, [job_id for job_id, (job, _) in found.items() if job is None])
+        jobs = ((job or read.get(job_id), size) for job_id, (job, size) in found.items())
+        return [
+            ElasticJob(job, size)
+            for job, size in jobs
+            if job is not None and job.spec.batch.elasticity is not None and job.state in _LISTED
+        ]
 
     def sizes(self, ids: Collection[str]) -> dict[JobId, JobSize]:
         """Return the sizes of those of `ids` that a scaler gave one."""
@@ -97,6 +104,12 @@ class ElasticStore:
             rows = connection.execute(query.where(halting, JOBS.c.state == JobState.HALTED.value)).all()
         return [self._reader.job(row) for row in rows]
 
+    def is_changing(self) -> bool:
+        """Return whether a job is being halted for another size."""
+        query = select(ELASTIC_SIZES.c.job_id).where(ELASTIC_SIZES.c.state == SizeState.HALTING.value)
+        with self._database.reading() as connection:
+            return connection.execute(query.limit(1)).first() is not None
+
     def forget_ended(self) -> int:
         """Delete the sizes of jobs that have ended; return how many there were."""
         ended = select(JOBS.c.id).where(JOBS.c.id == ELASTIC_SIZES.c.job_id, JOBS.c.state.not_in(_LIVE))
@@ -114,12 +127,12 @@ class ElasticStore:
         return len(ids)
 
     def change(
-        self, lease: NamedLease, job: Job, change: Change, size: JobSize, instead_of: JobSize | None
+        self, lease: NamedLease | None, job: Job, change: Change, size: JobSize, instead_of: JobSize | None
     ) -> Job | None:
         """Change the job and its size together. Return None, and write nothing, if the lease is another scaler's, the
-        job has changed, or its size is at another stage than `instead_of`."""
+        job has changed, or its size is at another stage than `instead_of`. `lease` None = it does not matter."""
         with self._database.writing() as connection:
-            if not _is_held(connection, lease):
+            if lease is not None and not _is_held(connection, lease):
                 return None
             connection.execute(select(JOBS.c.id).where(JOBS.c.id == job.id).with_for_update())
             known = connection.execute(select(*_SIZE_COLUMNS).where(ELASTIC_SIZES.c.job_id == job.id).with_for_update())
@@ -144,27 +157,34 @@ class ElasticStore:
             connection.execute(row.values(restart_s=restart_s))
 
     def add_decision(self, lease: NamedLease, decision: StoredDecision) -> bool:
-        """Record a decision, and delete the oldest ones of its pool beyond KEPT. Return False, and record nothing, if
-        the lease is another scaler's."""
-        table, values = ELASTIC_DECISIONS, {part.name: getattr(decision, part.name) for part in fields(decision)}
+        """Record a decision, and delete the oldest ones of its pool beyond KEPT and KEPT_BYTES. Return False, and
+        record nothing, if the lease is another scaler's."""
+        table, inputs = ELASTIC_DECISIONS, _packed(decision.inputs)
+        values = {"pool": decision.pool, "at": decision.at, "inputs": inputs, "targets": decision.targets}
+        kept = max(1, min(KEPT, KEPT_BYTES // (len(inputs) + len(decision.targets))))
         own = table.c.pool == decision.pool
         with self._database.writing() as connection:
             if not _is_held(connection, lease):
                 return False
             connection.execute(delete(table).where(own, table.c.at == decision.at))
             connection.execute(insert(table).values(values))
-            oldest = select(table.c.at).where(own).order_by(table.c.at.desc()).offset(KEPT).limit(1)
+            oldest = select(table.c.at).where(own).order_by(table.c.at.desc()).offset(kept).limit(1)
             if (last := connection.execute(oldest).scalar()) is not None:
                 connection.execute(delete(table).where(own, table.c.at <= last))
         return True
 
-    def decisions(self, pool: str, limit: int = KEPT) -> list[StoredDecision]:
-        """Return the last decisions of a pool, oldest first."""
+    def decisions(self, pool: str, limit: int = KEPT) -> Iterator[StoredDecision]:
+        """Yield the last decisions of a pool, oldest first. One query for each, because a decision may be large."""
         table = ELASTIC_DECISIONS
-        query = select(table.c.pool, table.c.at, table.c.inputs, table.c.targets).where(table.c.pool == pool)
+        times = select(table.c.at).where(table.c.pool == pool).order_by(table.c.at.desc()).limit(limit)
         with self._database.reading() as connection:
-            rows = connection.execute(query.order_by(table.c.at.desc()).limit(limit)).all()
-        return [StoredDecision(*row) for row in reversed(rows)]
+            found = connection.execute(times).scalars().all()
+        for at in reversed(found):
+            query = select(table.c.inputs, table.c.targets).where(table.c.pool == pool, table.c.at == at)
+            with self._database.reading() as connection:
+                row = connection.execute(query).first()
+            if row is not None:  # it may have been deleted meanwhile
+                yield StoredDecision(pool, at, _unpacked(row[0]), row[1])
 
     def paused(self) -> dict[str, float]:
         """Return since when each paused pool is paused."""
@@ -183,6 +203,18 @@ class ElasticStore:
         """End the pause of a pool."""
         with self._database.writing() as connection:
             connection.execute(delete(ELASTIC_POOLS).where(ELASTIC_POOLS.c.name == pool))
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
+
+
+def _unpacked(text: str) -> str:
+    """Return the text; "" if it is damaged."""
+    try:
+        return zlib.decompress(base64.b64decode(text)).decode()
+    except (ValueError, zlib.error):
+        return ""
 
 
 def _is_held(connection: Connection, lease: NamedLease) -> bool:

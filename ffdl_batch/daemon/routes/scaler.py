@@ -65,9 +65,8 @@ async def replay(
     pool: Annotated[str | None, Query(description="Name of the pool; default: all.")] = None,
 ) -> PlainReply:
     """Make the recorded decisions again, and return what differs."""
-    del caller  # everybody who may see jobs
     platform = here.platform
-    found = await in_thread(here.limits.slow, replay_decisions, platform.storage, platform.elastic_pools, pool)
+    found = await in_thread(here.limits.slow, replay_decisions, platform.storage, platform.elastic_pools, caller, pool)
     return PlainReply(ReplayReply(found))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ffdl_batch.config.settings import ElasticPool
 from ffdl_batch.domain.job.elastic import workers_of
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job.pool_views import PoolJobView, PoolView, ReplayedDecision, SizeExplanation, SizeOption
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job_state import JobState
@@ -93,13 +94,13 @@ def _job(one: ElasticJob, last: _Last) -> PoolJobView:
 
 
 def _last(storage: JobStorage, pool: str) -> _Last:
-    found = storage.store.elastic.decisions(pool, 1)
-    if not found:
+    found = next(storage.store.elastic.decisions(pool, 1), None)
+    if found is None:
         return _Last(None, {}, {}, 0)
-    inputs, targets = json.loads(found[0].inputs), json.loads(found[0].targets)
+    inputs, targets = json.loads(found.inputs), json.loads(found.targets)
     jobs = {one["name"]: one for one in inputs["jobs"]}
     return _Last(
-        found[0].at, jobs, dict(zip(jobs, ((gpus, batch) for gpus, batch in targets), strict=True)), inputs["gpus"]
+        found.at, jobs, dict(zip(jobs, ((gpus, batch) for gpus, batch in targets), strict=True)), inputs["gpus"]
     )
 
 
@@ -156,27 +157,34 @@ def _known(pools: ElasticPools, name: str) -> ElasticPool:
     return pool
 
 
-def replay_decisions(storage: JobStorage, pools: ElasticPools, name: str | None) -> tuple[ReplayedDecision, ...]:
+def replay_decisions(
+    storage: JobStorage, pools: ElasticPools, caller: Caller, name: str | None
+) -> tuple[ReplayedDecision, ...]:
     """Make the recorded decisions about a pool (None = all) again, and return them, oldest first, with what differs.
-    Raises :class:`Refused` for an unknown pool, and if numpy or scipy are missing."""
+    Jobs of other users are not named. Raises :class:`Refused` for an unknown pool, and if numpy or scipy are
+    missing."""
     names = sorted(pools.pools) if name is None else [name]
     for one in names:
         _known(pools, one)
     if pools.missing:
         raise wrong_state(f"{' and '.join(pools.missing)} not installed", INSTALL)
-    return tuple(_replay(one) for pool in names for one in storage.store.elastic.decisions(pool))
+    return tuple(_replay(storage, caller, one) for pool in names for one in storage.store.elastic.decisions(pool))
 
 
-def _replay(stored: StoredDecision) -> ReplayedDecision:
+def _replay(storage: JobStorage, caller: Caller, stored: StoredDecision) -> ReplayedDecision:
     from ffdl_batch.services.elastic.decision_records import decode  # numpy and scipy
 
     try:
         decision = decode(stored)
     except ValueError as error:
         return ReplayedDecision(stored.pool, stored.at, (str(error),))
-    differences = tuple(
-        f"{one.job.name} got {was.gpus} GPUs with batch {was.batch}, and now gets {now.gpus} with batch {now.batch}"
+    different = {
+        JobId(
+            one.job.name
+        ): f"got {was.gpus} GPUs with batch {was.batch}, and now gets {now.gpus} with batch {now.batch}"
         for one, was, now in zip(decision.jobs, decision.targets, decision.repeated(), strict=True)
         if was != now
-    )
-    return ReplayedDecision(stored.pool, stored.at, differences)
+    }
+    shown = {job.id for job in storage.store.get_many(different) if caller.is_admin or job.uid == caller.uid}
+    sentences = (f"{job if job in shown else 'a job'} {what}" for job, what in different.items())
+    return ReplayedDecision(stored.pool, stored.at, tuple(sentences))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+
+import pytest
 
 from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import Change, Job, Overrides
@@ -75,7 +78,7 @@ def test_scaler_whose_lease_another_took_writes_nothing(store: Store) -> None:
     other = lease(store)
     decision = StoredDecision("default", 1.0, "{}", "{}")
     assert store.elastic.change(held, job, HALT, size(job), None) is None
-    assert not store.elastic.add_decision(held, decision) and store.elastic.decisions("default") == []
+    assert not store.elastic.add_decision(held, decision) and not list(store.elastic.decisions("default"))
     assert store.elastic.change(other, job, HALT, size(job), None) is not None
     assert store.elastic.add_decision(other, decision)
 
@@ -126,9 +129,21 @@ def test_last_decisions_of_pool_are_kept(store: Store) -> None:
     for at in range(KEPT + 2):
         store.elastic.add_decision(held, StoredDecision("default", float(at), "{}", f"[{at}]"))
     store.elastic.add_decision(held, StoredDecision("other", 1.0, "{}", "[]"))
-    found = store.elastic.decisions("default")
+    found = list(store.elastic.decisions("default"))
     assert [one.at for one in found] == [float(at) for at in range(2, KEPT + 2)]
-    assert store.elastic.decisions("default", 1) == found[-1:]
+    assert list(store.elastic.decisions("default", 1)) == found[-1:]
+
+
+def test_large_decisions_are_compressed_and_fewer_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = lease(store)
+    large = json.dumps([{"remaining_s": 100 / (1 + number), "restart_s": 60.0} for number in range(1000)])
+    monkeypatch.setattr("ffdl_batch.store.elastic.KEPT_BYTES", len(large))
+    for at in range(8):
+        store.elastic.add_decision(held, StoredDecision("default", float(at), large, "[]"))
+    found = list(store.elastic.decisions("default"))
+    assert 2 <= len(found) < 8 and found[-1] == StoredDecision("default", 7.0, large, "[]")
+    store.elastic.add_decision(held, StoredDecision("default", 8.0, "".join(map(chr, range(50_000))), "[]"))
+    assert [one.at for one in store.elastic.decisions("default")] == [8.0]
 
 
 def test_pool_stays_paused_since_first_pause_until_it_is_resumed(store: Store) -> None:
