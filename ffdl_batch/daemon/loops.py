@@ -143,7 +143,7 @@ class Loops:
         self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
         self._notifier = platform.notifier()
         self._notify = self._loop("notices", self._notifier.step)
-        self._scaler = platform.scaler()
+        self._scaler = platform.scaler() or platform.last_size_changes()
         self._scale = [] if self._scaler is None else [self._loop("scaler", self._scale_turn)]
         platform.elastic_pools.wake = self._wake_scaler
         self._report = [self._loop("admissions", platform.admission.report_ended)] if platform.hub is not None else []

@@ -41,6 +41,7 @@ from ffdl_batch.store.existing_database import sqlite_file
 
 if TYPE_CHECKING:
     from ffdl_batch.services.elastic.scaler import Scaler
+    from ffdl_batch.services.elastic.size_changes import LastChanges
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +113,15 @@ class Platform:
         from ffdl_batch.services.elastic.scaler import Scaler  # numpy and scipy, which few daemons need
 
         return Scaler(self.storage, self.adapters, self.node_exclusion, self.elastic_pools, self.leases, reached)
+
+    def last_size_changes(self) -> LastChanges | None:
+        """Return the service that resumes the jobs that a scaler halted while a pool was configured; None if there is
+        none."""
+        if not self.storage.store.elastic.is_changing():
+            return None
+        from ffdl_batch.services.elastic.size_changes import LastChanges  # which few daemons need
+
+        return LastChanges(self.storage)
 
     def notifier(self) -> Notifier:
         """Return the service that sends notices of incidents."""

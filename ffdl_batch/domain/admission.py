@@ -39,6 +39,9 @@ class Claim:
     """Time limit; 0 = none is given."""
     account_is_checked: bool = True
     """Whether the scheduler checks that the user may use the account. Else an account of no tenant counts as none."""
+    continues: bool = False
+    """Whether a scaler has changed the size of the job. Such a job is counted anew, and neither waits nor is
+    refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ GO, LATER = Answer(Word.GO), Answer(Word.LATER)
 
 def encode_claims(claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Any]:
     """Return the body of a request. `handed` are admitted jobs about which the scheduler has answered."""
-    jobs = [[one.job, one.account, one.gpus, one.gpu_type, one.hours] for one in claims]
+    jobs = [
+        [one.job, one.account, one.gpus, one.gpu_type, one.hours, *([True] if one.continues else [])] for one in claims
+    ]
     return {"jobs": jobs, "handed": list(handed)}
 
 
@@ -68,14 +73,15 @@ def read_claims(plain: object) -> list[Claim]:
 
 def _read_claim(row: object) -> Claim:
     match row:
-        case [str(job), str(account), float() | int() as gpus, str(gpu_type), float() | int() as hours] if (
+        case [str(job), str(account), float() | int() as gpus, str(gpu_type), float() | int() as hours, *more] if (
             job
+            and more in ([], [True])
             and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT
             and 0 <= gpus <= _MOST_GPUS
             and 0 <= hours <= _MOST_HOURS
         ):
-            return Claim(job, account, float(gpus), gpu_type, float(hours))
-    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type, hours")
+            return Claim(job, account, float(gpus), gpu_type, float(hours), continues=bool(more))
+    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type, hours; true if it continues")
 
 
 def encode_answers(answers: Mapping[str, Answer]) -> dict[str, Any]:

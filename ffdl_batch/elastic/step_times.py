@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -79,7 +80,7 @@ class StepTimes:
             Measurement(nodes, gpus, batch, math.exp(total / count), passes=passes)
             for (nodes, gpus, batch, passes), (count, total) in self._sums.items()
         ]
-        self._model = model = fit(merged or [GUESS])
+        self._model = model = fit(merged) if merged else _guess()
         if merged:
             self._keys = np.array(list(self._sums), dtype=np.float64)
             formula = model.predict(*self._keys.T).step_s
@@ -87,6 +88,12 @@ class StepTimes:
             noise = [NOISE**2 / count for count, _ in self._sums.values()]
             self._corrections = np.linalg.solve(_likeness(self._keys, self._keys) + np.diag(noise), differences)
         return model
+
+
+@cache
+def _guess() -> ThroughputModel:
+    """Return the model of jobs without measurements, which are many."""
+    return fit([GUESS])
 
 
 def _likeness(first: FloatArray, second: FloatArray) -> FloatArray:

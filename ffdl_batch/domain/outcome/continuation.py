@@ -84,6 +84,8 @@ class Spent:
     gpu_seconds: float = 0.0
     fruitless: int = 0
     """Number of latest attempts in a row that left no new checkpoint."""
+    resizes: int = 0
+    """How often a scaler ended an attempt to change the size. No budget limits it."""
 
 
 @dataclass(frozen=True)

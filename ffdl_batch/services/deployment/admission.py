@@ -1,14 +1,16 @@
 """Asks the site's hub which new jobs may be handed over to a scheduler, and reports incidents and jobs that have ended.
 
 A job is new after each submission and each resume. Its continuations do not ask. The hub stores the jobs that it has
-admitted. After a restart, the daemon asks again, and admitted jobs do not need quota a second time.
+admitted. After a restart, the daemon asks again, and admitted jobs do not need quota a second time. If a scaler changes
+the size of a job, the hub counts the new size, also if that exceeds a quota.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from ffdl_batch.domain.admission import MOST_JOBS, Answer, Claim, Word
 from ffdl_batch.domain.job.job import Change, Job, JobId
@@ -16,6 +18,7 @@ from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.host.backoff import growing_pause
+from ffdl_batch.services.deployment.elastic_pools import is_continued
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
 from ffdl_batch.services.incidents.incident_recorder import refusal
@@ -90,7 +93,7 @@ class Admission:
         job changes before."""
         if self._hub is None or self._incidents is None:
             return LONGEST_PAUSE_S
-        now, store = self._storage.clock.now(), self._storage.store
+        now = self._storage.clock.now()
         try:
             ids = self._find_changed(self._hub)
             self._report_incidents(self._incidents)  # first: a daemon without live jobs may end
@@ -98,9 +101,9 @@ class Admission:
                 self._hub.admit((), handed)
                 with self._lock:
                     self._going -= set(handed)
-            known = {job.id: job for job in store.get_many(ids)}
-            ended = [one for one in ids if (job := known.get(JobId(one))) is None or job.state.is_terminal]
-            if ended:
+            known = {job.id: job for job in self._storage.store.get_many(ids)}
+            self._report_sizes(self._hub, [job for job in known.values() if job.spent.resizes])
+            if ended := self._find_ended(ids, known):
                 self._hub.end_jobs(ended)
                 with self._lock:
                     assert self._live is not None
@@ -119,6 +122,20 @@ class Admission:
             incidents.send()
         except (HubRefused, StoreError) as error:
             log.warning("incidents were not reported to the hub: %s", error)
+
+    def _find_ended(self, ids: Collection[str], known: Mapping[JobId, Job]) -> list[str]:
+        over = [job for job in known.values() if job.state.is_terminal]
+        sizes = self._storage.store.elastic.sizes([job.id for job in over])
+        gone = [one for one in ids if one not in known]
+        return [*gone, *(job.id for job in over if not is_continued(job, sizes.get(job.id)))]
+
+    def _report_sizes(self, hub: Hub, jobs: Sequence[Job]) -> None:
+        """Report what the jobs use that a scaler has changed. Raises HubUnavailable, HubRefused."""
+        claims = [replace(self._claim(job), continues=True) for job in jobs if not job.state.is_terminal]
+        waiting = {job.id for job in jobs if job.state is JobState.PENDING}
+        claims = [replace(one, gpus=0.0) if one.job in waiting else one for one in claims]
+        for start in range(0, len(claims), MOST_JOBS):
+            hub.admit(claims[start : start + MOST_JOBS])
 
     def _find_changed(self, hub: Hub) -> set[str]:
         """Return the live jobs that may have ended since the last report; all of them the first time. Raises

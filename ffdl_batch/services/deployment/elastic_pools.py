@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ffdl_batch.config.settings import ElasticPool, Settings
 from ffdl_batch.domain.job.elastic import workers_of
-from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
@@ -28,9 +28,25 @@ def missing_modules() -> tuple[str, ...]:
     return tuple(name for name in NEEDED if importlib.util.find_spec(name) is None)
 
 
+_WAITS = "waits for GPUs of pool "
+
+
+def waits_for_pool(job: Job) -> bool:
+    """Return whether a job in PENDING waits only until a scaler admits it, and not for another job, or to be looked
+    at."""
+    return job.pending_reason.startswith(_WAITS)
+
+
 def is_admitted(job: Job, size: JobSize | None) -> bool:
     """Return whether a scaler has admitted the next attempt of a job in PENDING."""
     return size is not None and size.state is SizeState.ADMITTED and size.attempt == job.attempt + 1
+
+
+def is_continued(job: Job, size: JobSize | None) -> bool:
+    """Return whether a scaler continues a job that was HALTED, according to its size, which was read later."""
+    if job.state is not JobState.HALTED or size is None:
+        return False
+    return size.state is SizeState.HALTING or size.attempt > job.attempt
 
 
 class ElasticPools:
@@ -70,12 +86,7 @@ class ElasticPools:
         asked = {one.job.id: pool for one in leased if _would_begin(one.job) and (pool := self.pool_of(one.job))}
         if not asked:
             return list(leased)
-        paused, sizes = self._store.elastic.paused(), self._store.elastic.sizes(asked)
-        held = {
-            one.job.id: one.job
-            for one in leased
-            if asked.get(one.job.id, "") not in ("", *paused) and not is_admitted(one.job, sizes.get(one.job.id))
-        }
+        held = self._unadmitted({one.job.id: one.job for one in leased if one.job.id in asked}, asked)
         reasons = {job_id: self._reason(job, asked[job_id]) for job_id, job in held.items()}
         lease.put_off(
             [
@@ -87,16 +98,27 @@ class ElasticPools:
                 for job in held.values()
             ]
         )
+        if admitted := held.keys() - self._unadmitted(held, asked).keys():
+            self._store.make_due(admitted)  # its scaler did that, but before the jobs were put off
         if any(job.pending_reason != reasons[job.id] for job in held.values()):
             self.job_waits.set()
             self.wake()
         return [one for one in leased if one.job.id not in held]
 
+    def _unadmitted(self, jobs: Mapping[JobId, Job], asked: Mapping[JobId, str]) -> dict[JobId, Job]:
+        """Return the jobs that must wait for the decision of a scaler. `asked` has the pool of each."""
+        paused, sizes = self._store.elastic.paused(), self._store.elastic.sizes(jobs)
+        return {
+            job_id: job
+            for job_id, job in jobs.items()
+            if asked[job_id] not in paused and not is_admitted(job, sizes.get(job_id))
+        }
+
     def _reason(self, job: Job, name: str) -> str:
         elastic, gpus = job.spec.batch.elasticity, self._settings.elastic[name].gpus
         assert elastic is not None  # it belongs to a pool
         least = workers_of(elastic.min_learners, job.effective_spec.resources.gpus)
-        return f"waits for GPUs of pool {name}" + (f", which has {gpus}; it needs {least}" if least > gpus else "")
+        return f"{_WAITS}{name}" + (f", which has {gpus}; it needs {least}" if least > gpus else "")
 
 
 def _would_begin(job: Job) -> bool:

@@ -38,19 +38,26 @@ class LearnerHistory:
     """Learners of the attempt that gave the hint."""
     loses_checkpoints: bool = False
     """Whether the checkpoints of its last attempt are gone when that ends."""
-    first_at: dict[int, float] = field(default_factory=dict)
-    """When each attempt reported a speed first."""
+    first_at: dict[int, float | None] = field(default_factory=dict)
+    """When each attempt reported a speed first; None = before what was read of its file."""
     _read: dict[int, int] = field(default_factory=dict)
     """Bytes of each attempt's file that were read."""
+    _closed: set[int] = field(default_factory=set)
+    """Attempts that a later one follows, and whose files were read to the end."""
     _launched: int = 0
     """The newest attempt whose launch file was read."""
 
     def look(self, root: Root, job: Job, attempts: Sequence[Attempt]) -> None:
-        """Read what is new. A file that has not grown is not opened."""
+        """Read what is new. A file that has not grown is not opened, and that of an earlier attempt not looked at
+        again."""
         for attempt in attempts[-MOST_ATTEMPTS:]:
+            if attempt.number in self._closed:
+                continue
             path = root.job(job.id).attempt(attempt.number).learner_metrics(1)
             if records := self._new_records(attempt.number, path):
                 self._add(job, attempt, records)
+            elif attempt.number < attempts[-1].number:
+                self._closed.add(attempt.number)
         newest = attempts[-1].number if attempts else 0
         if newest > self._launched and (launch := read_launch(root.job(job.id).attempt(newest))) is not None:
             self._launched, self.loses_checkpoints = newest, not keeps_checkpoints(launch)
@@ -60,6 +67,8 @@ class LearnerHistory:
         if size <= done:
             return []
         begin = max(done, size - MOST_BYTES)
+        if begin > done:
+            self.first_at.setdefault(number, None)
         try:
             with open_regular(path) as file:
                 file.seek(begin)
@@ -82,9 +91,11 @@ class LearnerHistory:
         speeds = throughputs(records)
         if speeds:
             self.first_at.setdefault(attempt.number, speeds[0][0])
-        if speeds and attempt.global_batch:
-            step_s = attempt.global_batch / fmean(speed for _, speed in speeds)
-            self.times.add(Measurement(learners, gpus, attempt.global_batch // gpus, step_s))
+        batch = attempt.global_batch or 0
+        may_have_other_gpus = job.overrides.gpus is not None and attempt.number < job.attempt
+        if speeds and batch >= gpus and not may_have_other_gpus:
+            step_s = batch / fmean(speed for _, speed in speeds)
+            self.times.add(Measurement(learners, gpus, batch // gpus, step_s))
         remaining, hint = remaining_samples(records), last_hint(records)
         if remaining is not None:
             self.remaining = remaining

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-import numpy as np
-
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.config.settings import ElasticPool
 from ffdl_batch.domain.job.elastic import workers_of
@@ -25,11 +23,11 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt
-from ffdl_batch.services.deployment.elastic_pools import ElasticPools, is_admitted
+from ffdl_batch.services.deployment.elastic_pools import ElasticPools, is_admitted, waits_for_pool
 from ffdl_batch.services.elastic.decision_records import Decision, encode
 from ffdl_batch.services.elastic.learner_history import LearnerHistory
 from ffdl_batch.services.elastic.pool_jobs import RESTART_S, Described, describe
-from ffdl_batch.services.elastic.size_changes import Reached, SizeChanges
+from ffdl_batch.services.elastic.size_changes import Reached, SizeChanges, resume_halted, unpooled
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
 from ffdl_batch.store import Attempt, ElasticJob, SizeState
@@ -38,6 +36,10 @@ log = logging.getLogger(__name__)
 
 LEAST_S = 1.0
 """Shortest time between two decisions about a pool."""
+PAUSES = 5
+"""Decisions are followed by a pause of at least so many times what they took."""
+REFUSED_S = 600.0
+"""After this time, a size that could not be planned is tried again: nodes may have come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,13 @@ class Scaler:
         self._leases = {name: LeaderLease(leases, f"scaler {name}") for name in pools.pools}
         self._decided_at: dict[str, float] = {}
         """When each pool was decided about last (monotonic)."""
+        self._pause_s = 0.0
+        """The shortest time between two decisions, according to what the last ones took."""
         self._soon: set[str] = set()
         """Pools in which a job has come or ended since."""
         self._histories: dict[JobId, LearnerHistory] = {}
-        self._refused: dict[JobId, set[int]] = {}
-        """Numbers of learners with which a job cannot be planned."""
+        self._refused: dict[JobId, dict[int, float]] = {}
+        """Numbers of learners with which a job cannot be planned, and until when that counts (monotonic)."""
         self._timed: set[tuple[JobId, int]] = set()
         """Attempts whose start was measured."""
 
@@ -88,10 +92,12 @@ class Scaler:
         paused = self._storage.store.elastic.paused()
         due = [name for name in held if name not in paused and self._due_in_s(name) <= 0]
         if due:
+            began = self._storage.clock.monotonic()
             jobs = self._storage.store.elastic.jobs()
             self._forget(jobs)
             for name in due:
                 changed += self._decide(name, [one for one in jobs if self._pools.pool_of(one.job) == name])
+            self._pause_s = PAUSES * (self._storage.clock.monotonic() - began)
         return changed, min((max(LEAST_S, self._due_in_s(name)) for name in self._leases), default=math.inf)
 
     def is_busy(self) -> bool:
@@ -107,26 +113,31 @@ class Scaler:
         if name not in self._decided_at:
             return 0.0
         wait_s = LEAST_S if name in self._soon else self._pools.pools[name].interval_s
-        return self._decided_at[name] + wait_s - self._storage.clock.monotonic()
+        return self._decided_at[name] + max(wait_s, self._pause_s) - self._storage.clock.monotonic()
 
     def _changes(self, name: str) -> SizeChanges:
         return SizeChanges(self._storage, name, self._leases[name].named, self._reached)
 
     def _continue(self, held: Sequence[str]) -> int:
-        """Resume the jobs that were halted for another size, also those of a paused pool."""
-        jobs = self._storage.store.elastic.halted()
-        sizes = self._storage.store.elastic.sizes([job.id for job in jobs]) if jobs else {}
-        return sum(
-            self._changes(name).resume(job, sizes[job.id])
-            for job in jobs
-            if (name := self._pools.pool_of(job)) in held and name is not None and job.id in sizes
-        )
+        """Resume the jobs that were halted for another size, also those of a paused pool, or of one that was
+        removed."""
+
+        def changes_of(job: Job) -> SizeChanges | None:
+            name = self._pools.pool_of(job)
+            if name is None:
+                return unpooled(self._storage, job, self._reached)
+            return self._changes(name) if name in held else None
+
+        return resume_halted(self._storage, changes_of)
 
     def _forget(self, jobs: Sequence[ElasticJob]) -> None:
         live = {one.job.id for one in jobs}
         for known in (self._histories, self._refused):
             for job_id in known.keys() - live:
                 del known[job_id]
+        now = self._storage.clock.monotonic()
+        for job_id, sizes in self._refused.items():
+            self._refused[job_id] = {learners: until for learners, until in sizes.items() if until > now}
         self._timed = {one for one in self._timed if one[0] in live}
 
     def _decide(self, name: str, jobs: Sequence[ElasticJob]) -> int:
@@ -147,11 +158,7 @@ class Scaler:
         if not self._storage.store.elastic.add_decision(self._leases[name].named, encode(decision)):
             return 0
         self._reached("decided")
-        by_id = {str(one.job.id): one for one in found.open}
-        return sum(
-            self._act(name, by_id[one.job.name], target)
-            for one, target in sorted(zip(described, targets, strict=True), key=lambda pair: _grows(*pair))
-        )
+        return self._act_on(name, {str(one.job.id): one for one in found.open}, decision)
 
     def _look(self, one: ElasticJob, attempts: Sequence[Attempt]) -> ElasticJob:
         """Read what its learners have reported. Return the job, with the time of its last change if that is new."""
@@ -188,6 +195,18 @@ class Scaler:
         )
         return tuple(one for one in found if one is not None)
 
+    def _act_on(self, name: str, jobs: Mapping[str, ElasticJob], decision: Decision) -> int:
+        """Make the changes of a decision. A job does not get GPUs that another one was to free, and did not."""
+        free = decision.gpus - sum(one.job.gpus for one in decision.jobs)
+        changed = 0
+        pairs = zip(decision.jobs, decision.targets, strict=True)
+        for one, target in sorted(pairs, key=lambda pair: pair[1].gpus > pair[0].job.gpus):
+            more = target.gpus - one.job.gpus
+            if (more <= 0 or more <= free) and self._act(name, jobs[one.job.name], target):
+                free -= more
+                changed += 1
+        return changed
+
     def _act(self, name: str, one: ElasticJob, target: Target) -> bool:
         job, per = one.job, one.job.effective_spec.resources.gpus
         waits = job.state is JobState.PENDING
@@ -202,7 +221,7 @@ class Scaler:
             log.info("%s keeps its size, because the scheduler does not answer: %s", job.id, error)
             return False
         if not possible:
-            self._refused.setdefault(job.id, set()).add(learners)
+            self._refused.setdefault(job.id, {})[learners] = self._storage.clock.monotonic() + REFUSED_S
             self._soon.add(name)
             return False
         change = self._changes(name).admit if waits else self._changes(name).halt
@@ -237,11 +256,20 @@ def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
             fixed[job.id] = size.learners * workers_of(1, job.effective_spec.resources.gpus)
         elif job.requested_action is not RequestedAction.NONE:
             fixed[job.id] = 0 if job.state is JobState.PENDING else _gpus(job)
-        elif job.state is JobState.PROCESSING or (job.state is JobState.PENDING and not is_admitted(job, size)):
+        elif job.state is JobState.PENDING and not is_admitted(job, size):
+            open_jobs += [one] if waits_for_pool(job) else []
+        elif job.state is JobState.PROCESSING:
             open_jobs.append(one)
         else:
-            fixed[job.id] = _gpus(job)
+            fixed[job.id] = 0 if _waits_as_requested(job) else _gpus(job)
     return _Sorted(tuple(open_jobs), fixed)
+
+
+def _waits_as_requested(job: Job) -> bool:
+    """Return whether the scheduler lets the job wait because of its own manifest, for days perhaps. The pool does not
+    keep GPUs for it: when it begins, other jobs shrink."""
+    batch = job.spec.batch
+    return job.state is JobState.QUEUED and job.attempt == 1 and bool(batch.hold or batch.begin or batch.dependency)
 
 
 def _undescribed(jobs: Sequence[ElasticJob], described: Sequence[Described]) -> dict[str, int]:
@@ -261,8 +289,3 @@ def _without_holds_beyond(described: tuple[Described, ...], gpus: int) -> tuple[
     if sum(one.job.gpus for one in described if one.hold) <= gpus:
         return described
     return tuple(replace(one, job=replace(one.job, held=False), hold="") for one in described)
-
-
-def _grows(described: Described, target: Target) -> int:
-    """Order changes so that GPUs become free before they are given away."""
-    return int(np.sign(target.gpus - described.job.gpus))

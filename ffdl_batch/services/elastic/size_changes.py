@@ -19,6 +19,8 @@ from ffdl_batch.store import JobSize, NamedLease, SizeState
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 60.0
+"""Pause of LastChanges, if no job changes before."""
 Reached = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
 
@@ -33,7 +35,8 @@ class SizeChanges:
 
     storage: JobStorage
     pool: str
-    lease: NamedLease
+    lease: NamedLease | None
+    """None = the pool is not configured, so no daemon has its lease. Jobs can only be resumed."""
     reached: Reached
 
     def admit(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:
@@ -79,7 +82,7 @@ class SizeChanges:
             steps=((JobState.PENDING, self._now()),),
             cause=Cause.RESUMED,
             message=message,
-            columns={"overrides": overrides, "spent": job.spent},
+            columns={"overrides": overrides, "spent": replace(job.spent, resizes=job.spent.resizes + 1)},
         )
         size_after = replace(known, state=state, attempt=job.attempt + 1)
         if self.storage.store.elastic.change(self.lease, job, change, size_after, known) is None:
@@ -89,3 +92,39 @@ class SizeChanges:
 
     def _now(self) -> float:
         return self.storage.clock.now()
+
+
+def resume_halted(storage: JobStorage, changes_of: Callable[[Job], SizeChanges | None]) -> int:
+    """Resume the jobs that were halted for another size and for which `changes_of` returns something. Return how
+    many."""
+    jobs = storage.store.elastic.halted()
+    sizes = storage.store.elastic.sizes([job.id for job in jobs]) if jobs else {}
+    return sum(
+        changes.resume(job, sizes[job.id])
+        for job in jobs
+        if job.id in sizes and (changes := changes_of(job)) is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LastChanges:
+    """Finishes the changes of a daemon that scales no pool any more."""
+
+    storage: JobStorage
+
+    def step(self) -> tuple[int, float]:
+        """Resume the jobs that were halted for another size. Return how many there were, and how long to pause."""
+        return resume_halted(self.storage, lambda job: unpooled(self.storage, job)), LOOK_S
+
+    def is_busy(self) -> bool:
+        """Return whether a job is about to be resumed. It does not count as live."""
+        return bool(self.storage.store.elastic.halted())
+
+    def close(self) -> None:
+        """Do nothing: there is no lease."""
+
+
+def unpooled(storage: JobStorage, job: Job, reached: Reached = lambda _step: None) -> SizeChanges:
+    """Return the changes of a job whose pool is not configured any more."""
+    elastic = job.spec.batch.elasticity
+    return SizeChanges(storage, elastic.pool if elastic is not None else "", None, reached)

@@ -120,6 +120,8 @@ def _ended(job: Job, verdict: Verdict, facts: AttemptFacts, remains: Remains, co
     why, end = verdict.interruption, _attempt_end(verdict, facts, remains)
     if why is None or why is Interruption.HALT or verdict.is_decided:
         final = facts.valid_record
+        if why is Interruption.HALT:  # a scaler may continue the job, with the same budget
+            columns["spent"] = replace(job.spent, gpu_seconds=job.spent.gpu_seconds + remains.gpu_seconds)
         if verdict.is_decided and final is not None and final.spent is not None:
             columns["spent"] = final.spent
         return _job_end(verdict, verdict.message, columns, end)
@@ -131,13 +133,18 @@ def _ended(job: Job, verdict: Verdict, facts: AttemptFacts, remains: Remains, co
         return _job_end(verdict, verdict.message, columns, end)
     detail = decision.sentence.removeprefix(describe_interruption(why, simulated=verdict.is_simulated))
     message = _joined(verdict.message, detail)
-    is_wanted = decision.goes_on and facts.requested_action is RequestedAction.NONE
+    # A scaler's halt is no reason to end a job. Whoever asked for the halt decides what follows.
+    is_halted = facts.requested_action is RequestedAction.HALT and job.spec.batch.elasticity is not None
+    is_wanted = decision.goes_on and (is_halted or facts.requested_action is RequestedAction.NONE)
     if is_wanted and remains.stops_retries and not remains.is_successor_begun:
         return _job_end(verdict, f"{message}; the site's fault policy {remains.policy} stops here", columns, end)
     no_node = _why_no_node(job, remains) if decision.goes_on and verdict.error_code in UNFIT_NODE else ""
     if no_node or not is_wanted:
         message = "; ".join(filter(None, (message, no_node, *remains.unfit_before)))
         return _job_end(verdict, message, columns, end)
+    if is_halted:
+        halted = (*verdict.steps[:-1], (JobState.HALTED, verdict.steps[-1][1]))
+        return _job_end(replace(verdict, steps=halted), message, columns, end)
     target = JobState.DEPLOYING if remains.is_successor_begun else JobState.PENDING
     steps = (*verdict.steps[:-1], (target, verdict.steps[-1][1]))
     return Change(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
-from sqlalchemy import case, delete, func, insert, literal, select
+from sqlalchemy import case, delete, func, insert, literal, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
@@ -94,9 +94,9 @@ class Admission:
             if self._database.is_postgres:
                 connection.execute(select(func.pg_advisory_xact_lock(literal(_LOCK))))
             own = ADMISSIONS.c.uid == uid
-            known = _known(connection, own, claims)
-            room = MOST_LIVE - connection.execute(select(func.count()).select_from(ADMISSIONS).where(own)).scalar_one()
             now = self._database.now(connection)
+            known = _known(connection, own, claims, now)
+            room = MOST_LIVE - connection.execute(select(func.count()).select_from(ADMISSIONS).where(own)).scalar_one()
             decision = _Decision(connection, asker, read_tenants(connection), read_levers(connection), room, now)
             for claim in claims:
                 decision.consider(claim, is_known=claim.job in known)
@@ -155,7 +155,12 @@ class _Decision:
     def consider(self, claim: Claim, *, is_known: bool) -> None:
         """Answer by memberships, levers and quotas. A job that was admitted before only waits for its turn."""
         found = _tenant_of(claim, self._asker, self._tenants)
-        if is_known:
+        if claim.continues:
+            self.answers[claim.job] = GO
+            if is_known or self._room <= 0:
+                return
+            tenant = None if isinstance(found, Answer) else found
+        elif is_known:
             tenant = None if isinstance(found, Answer) else found
         elif isinstance(found, Answer):
             self.answers[claim.job] = found
@@ -168,14 +173,16 @@ class _Decision:
             if answer is not None:
                 self.answers[claim.job] = answer
                 return
-            self._room -= 1
+        self._room -= not is_known
         self._admitted[claim.job] = (claim, tenant)
         self.answers[claim.job] = GO
 
     def groups(self) -> list[tuple[str, float, list[str]]]:
         """Return the groups of the admitted jobs: the name, the weight, and the jobs in order."""
         found: dict[str, tuple[str, float, list[str]]] = {}
-        for job, (_, tenant) in self._admitted.items():
+        for job, (claim, tenant) in self._admitted.items():
+            if claim.continues:
+                continue
             name = f"tenant {tenant.name}" if tenant is not None else f"user {self._asker.uid}"
             found.setdefault(name, (name, tenant.weight if tenant is not None else 1.0, []))[2].append(job)
         return list(found.values())
@@ -209,17 +216,20 @@ class _Decision:
         return answer
 
 
-def _known(connection: Connection, own: ColumnElement[bool], claims: Sequence[Claim]) -> frozenset[str]:
+def _known(connection: Connection, own: ColumnElement[bool], claims: Sequence[Claim], now: float) -> frozenset[str]:
     """Return the jobs that were admitted with the same claims. Admissions of those that claim something else now, after
-    a resume, end."""
+    a resume, end, except that jobs that continue with another size are counted with it."""
     columns = ADMISSIONS.c
     asked = {claim.job: (claim.gpus, claim.gpu_type, claim.hours) for claim in claims}
     query = select(columns.job, columns.gpus, columns.gpu_type, columns.hours).where(own, columns.job.in_(list(asked)))
     admitted = {job: tuple(claimed) for job, *claimed in connection.execute(query)}
-    changed = [job for job, claimed in admitted.items() if claimed != asked[job]]
-    if changed:
-        connection.execute(delete(ADMISSIONS).where(own, columns.job.in_(changed)))
-    return frozenset(admitted) - frozenset(changed)
+    changed = {job for job, claimed in admitted.items() if claimed != asked[job]}
+    for job in (continuing := changed & {claim.job for claim in claims if claim.continues}):
+        values = dict(zip(("gpus", "gpu_type", "hours"), asked[job], strict=True), admitted_at=now)
+        connection.execute(update(ADMISSIONS).where(own, columns.job == job).values(values))
+    if ended := changed - continuing:
+        connection.execute(delete(ADMISSIONS).where(own, columns.job.in_(ended)))
+    return frozenset(admitted) - ended
 
 
 def _name(tenant: Tenant | None) -> str:

@@ -253,3 +253,24 @@ def test_account_of_no_tenant_has_no_quota_only_if_scheduler_checks_accounts(sto
     assert ask(store, BOB, Claim("a", "elsewhere")) == ["go"]
     (refused,) = ask(store, BOB, Claim("b", "elsewhere", account_is_checked=False))
     assert refused.startswith("refuse: ")
+
+
+def test_job_that_a_scaler_has_grown_is_counted_and_neither_waits_nor_is_refused(store: HubStore) -> None:
+    limit(store, "gpus", 4)
+    assert ask(store, BOB, Claim("a", "vis", gpus=2, hours=1)) == ["go"]
+    grown = Claim("a", "vis", gpus=8, hours=1, continues=True)
+    assert ask(store, BOB, grown) == ["go"]
+    assert store.admission.uses()["vision"].whole["gpus"] == 8
+    (waits,) = ask(store, ADA, Claim("b", "vis", gpus=1, hours=1))
+    assert waits.startswith("wait: waiting for quota of tenant vision: gpus limit 4, in use 8")
+    assert ask(store, BOB, Claim("a", "vis", gpus=0, hours=1, continues=True)) == ["go"]
+    assert ask(store, ADA, Claim("b", "vis", gpus=1, hours=1)) == ["go"]
+    (refused,) = ask(store, BOB, Claim("a", "vis", gpus=8, hours=1))
+    assert refused.startswith("refuse: gpus: 8 exceeds the quota"), "its owner has resumed it"
+
+
+def test_job_that_continues_is_counted_even_if_the_hub_has_forgotten_it(store: HubStore) -> None:
+    limit(store, "gpus", 4)
+    assert ask(store, BOB, Claim("a", "vis", gpus=8, hours=1, continues=True)) == ["go"]
+    assert store.admission.uses()["vision"].whole["gpus"] == 8
+    assert store.admission.live(BOB) == ["a"]

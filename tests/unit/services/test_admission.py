@@ -35,6 +35,7 @@ from ffdl_batch.site.hub.tenants import LeverKind, Quota
 from ffdl_batch.store.database import connect
 from tests.unit.services.conftest import Site
 from tests.unit.services.reports.test_faults import LINE, note
+from tests.unit.services.test_scaler import Bench
 
 UID = 7001
 
@@ -295,6 +296,31 @@ def test_jobs_whose_turn_comes_later_follow_when_earlier_ones_were_handed_over(t
     assert handed == [2, 4, 6, 7]
 
 
+def test_job_grows_without_waiting_for_the_hub_and_is_counted_with_its_new_size(tenancy: Tenancy) -> None:
+    quotas = tenancy.hub.store.tenants
+    quotas.remove_quota("vision", "", "jobs")
+    quotas.put_quota("vision", Quota("", "gpus", 2))
+    bench = Bench(tenancy.site)
+    job = bench.arrive("first", learners=2)
+    bench.report(job, 100.0, remaining=1e7)
+    tenancy.report()
+    bench.turn(tick_s=61)
+    assert bench.checkpoints(job).state is JobState.HALTED
+    tenancy.report()
+    assert tenancy.hub.store.admission.live(UID) == [job.id], "it continues"
+    tenancy.hub.is_away = True
+    bench.turn(tick_s=2)
+    assert (tenancy.site.job(job.id).state, bench.learners(job)) == (JobState.QUEUED, [4])
+    tenancy.hub.is_away = False
+    tenancy.report()
+    assert tenancy.hub.store.admission.uses()["vision"].whole["gpus"] == 4
+    assert tenancy.hub.asked == [[job.id]] * 2, "once to be admitted, and once to be counted"
+    bench.start(job)
+    bench.completes(tenancy.site.job(job.id))
+    tenancy.report()
+    assert tenancy.hub.store.admission.live(UID) == []
+
+
 @pytest.mark.parametrize(
     "read",
     [read_claims, read_answers],
@@ -305,7 +331,8 @@ def test_jobs_whose_turn_comes_later_follow_when_earlier_ones_were_handed_over(t
      {"jobs": [["a", "", float("nan"), "", 0]]}, {"jobs": [["a", "", 1, "", float("inf")]]},
      {"jobs": [["a", "", 1, "", -1]]}, {"jobs": [["a", "", 1e300, "", 1]]},
      {"jobs": [["a", "", 10**400, "", 1]]}, {"jobs": [["", "", 1, "", 0]]}, {"jobs": [["a" * 201, "", 1, "", 0]]},
-     {"jobs": [["a", "", 1, "", 0]] * 1001},
+     {"jobs": [["a", "", 1, "", 0]] * 1001}, {"jobs": [["a", "", 1, "", 0, False]]},
+     {"jobs": [["a", "", 1, "", 0, True, 1]]},
      {"jobs": {"a": ["maybe", ""]}}, {"jobs": {"a": "go"}}],
 )  # fmt: skip
 def test_malformed_requests_and_answers_are_refused(read: Callable[[object], object], plain: object) -> None:

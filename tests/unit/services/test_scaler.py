@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -143,6 +143,12 @@ def first_shrinks_for_second(bench: Bench) -> tuple[Job, Job]:
     return first, second
 
 
+def last_inputs(bench: Bench) -> Any:
+    """What the last decision was made from."""
+    *_, last = bench.site.platform.storage.store.elastic.decisions("default")
+    return json.loads(last.inputs)
+
+
 def test_job_waits_until_scaler_admits_it(bench: Bench) -> None:
     job = bench.accept("k")
     bench.deployer.step()
@@ -196,7 +202,7 @@ def test_change_of_size_keeps_retry_budget_and_is_in_history(bench: Bench) -> No
     bench.site.move(bench.site.job(first.id), columns={"spent": Spent(timeouts=3)})
     bench.checkpoints(first)
     bench.turn(tick_s=2)
-    assert bench.site.job(first.id).spent == Spent(timeouts=3)
+    assert replace(bench.site.job(first.id).spent, gpu_seconds=0.0) == Spent(timeouts=3, resizes=1)
     (entry,) = [one for one in bench.site.platform.storage.store.history(first.id) if one.cause == "resumed"]
     assert entry.message.startswith("the scaler of pool default gave it ")
 
@@ -347,15 +353,19 @@ def test_attempt_keeps_its_size_for_minimum_time(site: Site) -> None:
 def test_decision_is_due_after_interval_or_when_a_job_comes_or_ends(site: Site) -> None:
     bench = Bench(site, replace(POOL, interval_s=100.0))
     first = bench.arrive("first")
-    decisions = site.platform.storage.store.elastic.decisions
+    store = site.platform.storage.store
+
+    def decisions() -> int:
+        return len(list(store.elastic.decisions("default")))
+
     bench.turn(tick_s=50)
-    assert len(decisions("default")) == 1
+    assert decisions() == 1
     bench.turn(tick_s=51)
-    assert len(decisions("default")) == 2
+    assert decisions() == 2
     bench.completes(site.job(first.id))
     second = bench.accept("second")
     bench.turn(tick_s=2)
-    assert len(decisions("default")) == 3 and site.job(second.id).state is JobState.QUEUED
+    assert decisions() == 3 and site.job(second.id).state is JobState.QUEUED
 
 
 def test_running_jobs_shrink_in_pool_that_is_too_small_for_them(bench: Bench) -> None:
@@ -389,7 +399,7 @@ def test_job_whose_halt_left_no_checkpoint_keeps_its_size(bench: Bench) -> None:
     bench.completes(bench.site.job(second.id))
     bench.turn(tick_s=61)
     assert bench.halts(first) == [False]
-    decision = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
+    decision = last_inputs(bench)
     assert [one["hold"] for one in decision["jobs"]] == ["its last halt left no checkpoint"]
 
 
@@ -432,7 +442,7 @@ def test_restart_cost_is_time_from_request_to_first_report_and_counts_for_other_
     noted = bench.size(first)
     assert noted is not None and noted.restart_s is not None
     assert noted.restart_s == pytest.approx(bench.site.clock.now() - 61 - size.requested_at, abs=0.01)
-    last = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
+    last = last_inputs(bench)
     costs = {one["name"]: one["restart_s"] for one in last["jobs"]}
     assert costs == {first.id: noted.restart_s, third.id: noted.restart_s}
 
@@ -561,7 +571,7 @@ def test_replay_repeats_recorded_decisions_and_finds_another_policy(
     first_shrinks_for_second(bench)
 
     def replayed() -> list[tuple[str, ...]]:
-        found = replay_decisions(platform.storage, platform.elastic_pools, None)
+        found = replay_decisions(platform.storage, platform.elastic_pools, bench.site.caller, None)
         return [one.differences for one in found]
 
     assert replayed() == [(), ()]
@@ -571,7 +581,7 @@ def test_replay_repeats_recorded_decisions_and_finds_another_policy(
     differences = replayed()
     assert all(differences) and "and now gets 0 with batch 0" in differences[0][0]
     with pytest.raises(Refused, match="unknown pool 'other'; configured pools: default"):
-        replay_decisions(platform.storage, platform.elastic_pools, "other")
+        replay_decisions(platform.storage, platform.elastic_pools, bench.site.caller, "other")
 
 
 def test_pool_that_is_resumed_is_decided_about_at_once(bench: Bench) -> None:
@@ -585,7 +595,7 @@ def test_pool_that_is_resumed_is_decided_about_at_once(bench: Bench) -> None:
     assert (pool.paused_at, pool.next_at) == (bench.site.clock.now(), None)
     resume_pool(platform.storage, platform.elastic_pools, "default")
     bench.turn(tick_s=2)
-    assert len(platform.storage.store.elastic.decisions("default")) == 1
+    assert len(list(platform.storage.store.elastic.decisions("default"))) == 1
 
 
 def test_daemon_imports_numpy_only_for_a_scaler() -> None:
