@@ -413,7 +413,7 @@ def test_job_whose_checkpoints_go_with_its_pods_keeps_its_size(bench: Bench) -> 
     bench.accept("second")
     bench.turn(tick_s=61)
     assert bench.halts(first) == [False]
-    decision = json.loads(bench.site.platform.storage.store.elastic.decisions("default")[-1].inputs)
+    decision = last_inputs(bench)
     assert [one["hold"][:39] for one in decision["jobs"]] == ["its checkpoints are gone with its pods:", ""]
 
 
