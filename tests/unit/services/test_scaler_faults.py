@@ -26,6 +26,7 @@ from ffdl_batch.services.job_control.stop import halt_job
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import MANIFEST, Site
 from tests.unit.services.test_scaler import ELASTIC, POOL, Bench, first_shrinks_for_second
+from tests.unit.store.jobs import statements
 
 WAITS = "waits for GPUs of pool default"
 
@@ -208,6 +209,25 @@ def test_job_that_is_admitted_while_it_is_put_off_is_due_at_once(bench: Bench, m
     bench.deployer.step()
     bench.deployer.step()
     assert bench.site.job(job.id).state is JobState.QUEUED
+
+
+def test_decision_reads_jobs_that_wait_in_the_same_statements_and_not_whole(bench: Bench) -> None:
+    bench.arrive("first")
+    store = bench.site.platform.storage.store
+
+    def sent_with(*waiting: str) -> list[str]:
+        for key in waiting:
+            bench.accept(key)
+        for _ in range(2):
+            bench.turn(tick_s=61)
+        bench.site.clock.tick(61)
+        with statements(store) as sent:
+            bench.scaler.step()
+        return sent
+
+    few, many = sent_with("a"), sent_with("b", "c", "d", "e")
+    assert len(few) == len(many)
+    assert not any("WHERE jobs.id IN" in one for one in many), "no job has changed"
 
 
 # ------------------------------------------------------------------------------------------------ reports of learners
