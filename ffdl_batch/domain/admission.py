@@ -58,7 +58,8 @@ GO, LATER = Answer(Word.GO), Answer(Word.LATER)
 def encode_claims(claims: Sequence[Claim], handed: Sequence[str] = ()) -> dict[str, Any]:
     """Return the body of a request. `handed` are admitted jobs about which the scheduler has answered."""
     jobs = [
-        [one.job, one.account, one.gpus, one.gpu_type, one.hours, *([True] if one.continues else [])] for one in claims
+        [one.job, one.account, one.gpus, one.gpu_type, one.hours, one.account_is_checked, one.continues]
+        for one in claims
     ]
     return {"jobs": jobs, "handed": list(handed)}
 
@@ -73,15 +74,16 @@ def read_claims(plain: object) -> list[Claim]:
 
 def _read_claim(row: object) -> Claim:
     match row:
-        case [str(job), str(account), float() | int() as gpus, str(gpu_type), float() | int() as hours, *more] if (
+        case [str(job), str(account), float() | int() as gpus, str(gpu_type), float() | int() as hours, *flags] if (
             job
-            and more in ([], [True])
+            and len(flags) in (0, 2)
+            and all(isinstance(one, bool) for one in flags)
             and max(map(len, (job, account, gpu_type))) <= LONGEST_TEXT
             and 0 <= gpus <= _MOST_GPUS
             and 0 <= hours <= _MOST_HOURS
         ):
-            return Claim(job, account, float(gpus), gpu_type, float(hours), continues=bool(more))
-    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type, hours; true if it continues")
+            return Claim(job, account, float(gpus), gpu_type, float(hours), *map(bool, flags))
+    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type, hours, and no or two booleans")
 
 
 def encode_answers(answers: Mapping[str, Answer]) -> dict[str, Any]:

@@ -296,6 +296,13 @@ def test_jobs_whose_turn_comes_later_follow_when_earlier_ones_were_handed_over(t
     assert handed == [2, 4, 6, 7]
 
 
+def test_account_that_no_scheduler_checks_is_no_way_past_the_quota(tenancy: Tenancy) -> None:
+    tenancy.site.platform.settings.backends["fake"] = {"account": "elsewhere"}  # type: ignore[index]
+    first, second = tenancy.accept_two()
+    tenancy.deployer.step()
+    assert [tenancy.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED, JobState.PENDING]
+
+
 def test_job_grows_without_waiting_for_the_hub_and_is_counted_with_its_new_size(tenancy: Tenancy) -> None:
     quotas = tenancy.hub.store.tenants
     quotas.remove_quota("vision", "", "jobs")
@@ -332,7 +339,7 @@ def test_job_grows_without_waiting_for_the_hub_and_is_counted_with_its_new_size(
      {"jobs": [["a", "", 1, "", -1]]}, {"jobs": [["a", "", 1e300, "", 1]]},
      {"jobs": [["a", "", 10**400, "", 1]]}, {"jobs": [["", "", 1, "", 0]]}, {"jobs": [["a" * 201, "", 1, "", 0]]},
      {"jobs": [["a", "", 1, "", 0]] * 1001}, {"jobs": [["a", "", 1, "", 0, False]]},
-     {"jobs": [["a", "", 1, "", 0, True, 1]]},
+     {"jobs": [["a", "", 1, "", 0, False, 1]]},
      {"jobs": {"a": ["maybe", ""]}}, {"jobs": {"a": "go"}}],
 )  # fmt: skip
 def test_malformed_requests_and_answers_are_refused(read: Callable[[object], object], plain: object) -> None:
