@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.controller.metrics.collector_process import make_spec
 from ffdl_batch.controller.metrics.monitor import Monitor
 from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.spec import BatchOptions, EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
@@ -105,6 +106,12 @@ def test_reports_of_elastic_job_become_metrics(rig: Rig) -> None:
     assert rig.run() == 0
     assert [speed for _, speed in throughputs(records(rig))] == [50.0] and last_hint(records(rig)) == -1
     assert warnings(rig) == []
+
+
+def test_reports_are_collected_from_first_learner_only(rig: Rig) -> None:
+    reports = rig.write("true", collectors=PROGRAM, metrics=Collecting("regex_extractor"))
+    assert make_spec(reports, 1) is not None and make_spec(reports, 2) is None
+    assert make_spec(rig.write("true", collectors=PROGRAM, metrics=BY_LOG), 2) is not None
 
 
 def test_tensorboard_event_files_are_collected_and_stored(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, Optional
 from ffdl_batch.attempt.file_writer import create_empty, remove, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.metrics.records import CollectorSpec, encode_spec
+from ffdl_batch.domain.metrics.records import REGEX, CollectorSpec, encode_spec
 from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.host.backoff import growing_pause
 
@@ -18,6 +18,8 @@ MAX_BYTES = 256 * 1024**2
 """Maximum size of a learner's file of records."""
 STARTS_MAX, PAUSE_S, WELL_S = 6, 1.0, 60.0
 """Maximum starts in a row without running for WELL_S seconds, and the pause before the second start, which doubles."""
+REPORTER = 1
+"""The learner whose reports of throughput count."""
 KILL_S = 1.0
 SAID_BYTES, NOTES_MAX = 64 * 1024, 8
 EXIT_TAKEN, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ = 75, 73, 74
@@ -32,6 +34,8 @@ def make_spec(launch: LaunchFile, learner_id: int) -> Optional[CollectorSpec]:
     metrics = launch.metrics
     if metrics is None or not launch.collectors:
         return None
+    if metrics.kind == REGEX and not metrics.groups and learner_id != REPORTER:
+        return None  # it looks only for reports, and those of one learner count
     attempt = AttemptDir(launch.attempt_dir)
     return CollectorSpec(
         kind=metrics.kind,
