@@ -40,6 +40,8 @@ PAUSES = 5
 """Decisions are followed by a pause of at least so many times what they took."""
 REFUSED_S = 600.0
 """After this time, a size that could not be planned is tried again: nodes may have come."""
+TRIES, NEAR = 8, 16
+"""How often a decision is repeated because a size of it cannot be planned, and how far away other sizes are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +150,22 @@ class Scaler:
         pool, now = self._pools.pools[name], self._storage.clock.now()
         attempts = self._storage.store.attempts_of([one.job.id for one in jobs])
         found = _sort([self._look(one, attempts[one.job.id]) for one in jobs])
-        described = self._describe(pool, found.open, attempts, now)
-        fixed = {**found.fixed, **_undescribed(found.open, described)}
-        gpus = max(0, pool.gpus - sum(fixed.values()))
-        described = _without_holds_beyond(described, gpus)
+        by_id = {str(one.job.id): one for one in found.open}
         rules = Rules(Objective(pool.objective))
-        targets = tuple(decide([one.job for one in described], gpus, rules))
+        for _ in range(TRIES):
+            described = self._describe(pool, found.open, attempts, now)
+            fixed = {**found.fixed, **_undescribed(found.open, described)}
+            gpus = max(0, pool.gpus - sum(fixed.values()))
+            described = _without_holds_beyond(described, gpus)
+            targets = tuple(decide([one.job for one in described], gpus, rules))
+            wanted = [(by_id[one.job.name].job, target) for one, target in zip(described, targets, strict=True)]
+            if not sum(self._refuse(job, target) for job, target in wanted):
+                break
         decision = Decision(name, now, gpus, fixed, rules, described, targets)
         if not self._storage.store.elastic.add_decision(self._leases[name].named, encode(decision)):
             return 0
         self._reached("decided")
-        return self._act_on(name, {str(one.job.id): one for one in found.open}, decision)
+        return self._act_on(name, by_id, decision)
 
     def _look(self, one: ElasticJob, attempts: Sequence[Attempt]) -> ElasticJob:
         """Read what its learners have reported. Return the job, with the time of its last change if that is new."""
@@ -227,23 +234,61 @@ class Scaler:
         change = self._changes(name).admit if waits else self._changes(name).halt
         return change(job, one.size, learners, target.batch)
 
+    def _refuse(self, job: Job, target: Target) -> bool:
+        """Note if a job cannot get this size, and which sizes next to it are not possible either. Return whether it
+        cannot."""
+        if not target.gpus or (job.state is not JobState.PENDING and target.gpus == _gpus(job)):
+            return False
+        learners = target.gpus // workers_of(1, job.effective_spec.resources.gpus)
+        elasticity = job.spec.batch.elasticity
+        assert elasticity is not None  # it belongs to a pool
+        try:
+            if self._can_plan(job, learners, target.batch):
+                return False
+            refused, until = self._refused.setdefault(job.id, {}), self._storage.clock.monotonic() + REFUSED_S
+            most, least = min(elasticity.max_learners, learners + NEAR), max(elasticity.min_learners, learners - NEAR)
+            for numbers in (range(learners, most + 1), range(learners, least - 1, -1)):
+                for number in numbers:
+                    if number != learners and self._can_plan(job, number, target.batch):
+                        break
+                    refused[number] = until
+        except SchedulerUnreachable:
+            return False
+        return True
+
     def _can_plan(self, job: Job, learners: int, batch: int) -> bool:
-        """Whether an attempt with this size can be planned, and leaves no GPU of its allocation idle: the pool does not
-        count those, and the scheduler gives each node the same number.
+        """Whether an attempt with this size can be planned, and uses its nodes well: no GPU of its allocation is idle,
+        because the pool does not count those, and the scheduler gives each node the same number; and what is left of
+        its nodes fits jobs of the same size.
 
         The deployer fails a job that cannot run as it is. Raises SchedulerUnreachable.
         """
         if learners == job.effective_spec.resources.learners:
             return True
+        nodes = self._nodes(job, learners, batch)
+        elasticity = job.spec.batch.elasticity
+        if nodes is None or (elasticity is not None and learners == elasticity.min_learners):
+            return nodes is not None
+        return learners % nodes == 0 and self._fits_beside_itself(job, learners, nodes)
+
+    def _fits_beside_itself(self, job: Job, learners: int, nodes: int) -> bool:
+        """Whether the learners that would fill its nodes are a multiple of its own; also if so many are not found."""
+        unlimited = replace(job, spec=replace(job.spec, batch=replace(job.spec.batch, elasticity=None)))
+        for number in range(learners + 1, learners + NEAR):
+            if self._nodes(unlimited, number, 0) != nodes:
+                return (number - 1) % learners == 0
+        return True
+
+    def _nodes(self, job: Job, learners: int, batch: int) -> int | None:
+        """Return how many nodes the job has with so many learners; None if that cannot be planned. Raises
+        SchedulerUnreachable."""
         overrides = replace(job.overrides, learners=learners, global_batch=batch)
         wanted = replace(job, overrides=overrides, attempt=job.attempt + 1)
         try:
-            nodes = plan_attempt(self._storage, self._adapters, self._node_exclusion, wanted).launch.nodes
+            return plan_attempt(self._storage, self._adapters, self._node_exclusion, wanted).launch.nodes
         except (InvalidRequest, UnknownImage) as error:
-            log.warning("%s cannot have %d learners: %s", job.id, learners, error)
-            return False
-        elasticity = job.spec.batch.elasticity
-        return learners % nodes == 0 or (elasticity is not None and learners == elasticity.min_learners)
+            log.debug("%s cannot have %d learners: %s", job.id, learners, error)
+            return None
 
 
 def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:

@@ -328,10 +328,10 @@ def test_hold_keeps_size_and_second_job_waits(bench: Bench) -> None:
     assert bench.site.job(second.id).pending_reason == "waits for GPUs of pool default"
 
 
-@pytest.mark.parametrize(("hint", "most"), [(1, 3), (-1, 1)])
-def test_hint_limits_learners(bench: Bench, hint: int, most: int) -> None:
-    job = bench.arrive("first", learners=2)
-    assert bench.learners(job) == [2], "nothing is known about more GPUs than it was submitted with"
+@pytest.mark.parametrize(("learners", "hint", "most"), [(1, 1, 2), (2, -1, 1)])
+def test_hint_limits_learners(bench: Bench, learners: int, hint: int, most: int) -> None:
+    job = bench.arrive("first", learners=learners)
+    assert bench.learners(job) == [learners], "nothing is known about more GPUs than it was submitted with"
     bench.report(job, 100.0, remaining=1e7, hint=hint)
     bench.turn(tick_s=61)
     bench.checkpoints(job)
@@ -459,27 +459,29 @@ def test_size_that_cannot_be_planned_is_not_asked_for_again(bench: Bench, monkey
 
     monkeypatch.setattr(bench.site.scheduler, "plan", refuse)
     bench.turn(tick_s=61)
-    assert bench.halts(first) == [False]
-    bench.turn(tick_s=2)
     found = bench.size(first)
     assert found is not None and (found.state, found.learners) == (SizeState.HALTING, 3)
 
 
-@pytest.mark.parametrize(("nodes", "learners"), [(1, 4), (3, 3)])
-def test_size_that_leaves_gpus_of_its_nodes_idle_is_not_chosen(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, nodes: int, learners: int
+@pytest.mark.parametrize(
+    ("on_node", "gpus", "learners"),
+    [(1, 4, 4), (2, 4, 4), (3, 4, 3), (4, 4, 4), (1, 3, 3), (2, 3, 2), (4, 3, 2)],
+)
+def test_size_that_leaves_unusable_gpus_on_its_nodes_is_not_chosen(
+    site: Site, monkeypatch: pytest.MonkeyPatch, on_node: int, gpus: int, learners: int
 ) -> None:
+    """Of a node with four GPUs, a job with three leaves one; two jobs with two fit."""
+    bench = Bench(site, replace(POOL, gpus=gpus))
     first = bench.arrive("first", learners=2)
     bench.report(first, 100.0, remaining=1e7)
     plan = bench.site.scheduler.plan
 
     def spread(request: LaunchRequest) -> LaunchPlan:
-        planned = plan(request)
+        planned, nodes = plan(request), -(-request.spec.resources.learners // on_node)
         return replace(planned, launch=replace(planned.launch, nodes=nodes))
 
     monkeypatch.setattr(bench.site.scheduler, "plan", spread)
-    for _ in range(2):
-        bench.turn(tick_s=61)
+    bench.turn(tick_s=61)
     found = bench.size(first)
     assert found is not None and (found.state, found.learners) == (SizeState.HALTING, learners)
 
