@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, images
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, eventually, node
+from tests.proof.kubernetes import sizes
 from tests.proof.kubernetes.__main__ import main
 from tests.proof.kubernetes.values import BREAKS
 
@@ -69,6 +70,16 @@ def test_proof_runs_selected_points_and_removes_its_namespaces(
 def test_proof_passes_data_by_volume_claim(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GIVEN, "--only", "by a claim", "--strict", "--claim-class", "any"]) == 0
     assert words(capsys.readouterr().out)["data by a claim"] == "passed"
+
+
+@pytest.mark.full
+def test_proof_changes_sizes_of_elastic_jobs(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "SAMPLES", (6000, 4000, 2000))
+    assert main([*GIVEN, "--only", "elastic", "--strict"]) == 0
+    said = capsys.readouterr().out
+    assert words(said)["elastic jobs"] == "passed" and "none differs" in said, said
 
 
 @pytest.mark.full

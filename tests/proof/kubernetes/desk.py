@@ -24,9 +24,15 @@ BUCKET, DATA = "proof", b"from the store\n"
 ENDED = ("COMPLETED", "FAILED", "HALTED", "CANCELLED")
 WARM_S = 60.0
 """How long a daemon may take until it answers."""
+POOL_GPUS = 6
 _CONFIG = """\
 [frameworks.custom]
 versions = {{ proof = "docker://{options.learner_image}", missing = "docker://{missing}" }}
+[elastic.pools.proof]
+gpus = {gpus}
+interval_s = 5
+min_between_s = 10
+objective = "fair"
 [backend.kubernetes]
 kubeconfig = "{kubeconfig}"
 namespace = "{namespace}"
@@ -44,7 +50,7 @@ cpus: {cpus}
 memory: 128MiB
 gpus: 0
 framework: {{name: custom, version: {version}, command: {command}}}
-batch: {{checkpoint: {{grace_s: 20}}{more}}}
+batch: {{checkpoint: {{grace_s: 20, saved_by: first}}{more}}}
 """
 _STORE = """\
 data_stores:
@@ -54,7 +60,8 @@ data_stores:
     training_results: {{container: {bucket}/out}}
     connection: {{auth_url: "{url}", user_name: {key}, password: {secret}}}
 """
-_MODEL = Path(__file__).with_name("meeting.py")
+_MODEL = ("meeting.py", "counting.py")
+"""Programs of learners, beside this file."""
 
 
 class Desk:
@@ -76,7 +83,7 @@ class Desk:
             config.write_text(
                 _CONFIG.format(
                     options=self.options, missing=MISSING_IMAGE, account=ACCOUNT, namespace=self.room.namespace,
-                    kubeconfig=self.room.kubeconfig(self.kubeconfig),
+                    kubeconfig=self.room.kubeconfig(self.kubeconfig), gpus=POOL_GPUS,
                 )
                 + self._more
             )  # fmt: skip
@@ -149,7 +156,8 @@ class Desk:
     def _submission(self, manifest: str) -> dict[str, Any]:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
-            archive.writestr(zipfile.ZipInfo("meeting.py"), _MODEL.read_text())
+            for name in _MODEL:
+                archive.writestr(zipfile.ZipInfo(name), Path(__file__).with_name(name).read_text())
         data = buffer.getvalue()
         digest = hashlib.sha256(data).hexdigest()
         if self.site.ask("HEAD", f"/api/v1/archives/{digest}")[0] == 404:
@@ -159,6 +167,10 @@ class Desk:
     def job(self, job_id: str) -> dict[str, Any]:
         """What the daemon says of it."""
         return dict(self.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"])
+
+    def has_ended(self, job_id: str) -> bool:
+        """Whether it is in a state that it stays in."""
+        return self.job(job_id)["state"] in ENDED
 
     def do(self, job_id: str, what: str) -> None:
         """Halt, resume or cancel. Raises Failed."""
@@ -237,7 +249,7 @@ class Desk:
         try:
             yield
         finally:
-            if self.job(job_id)["state"] not in ENDED:
+            if not self.has_ended(job_id):
                 self.do(job_id, "cancel")
                 self.await_state(job_id, *ENDED)
 

@@ -14,6 +14,7 @@ from tests.proof.kubernetes.claims import by_a_claim
 from tests.proof.kubernetes.debugging import commands, processes
 from tests.proof.kubernetes.desk import BUCKET, Desk
 from tests.proof.kubernetes.room import Room, await_
+from tests.proof.kubernetes.sizes import share_a_pool
 from tests.proof.kubernetes.tenants import learners, objects
 from tests.proof.kubernetes.values import MISSING_IMAGE, TOO_MANY_CPUS, Failed, Impossible
 
@@ -166,6 +167,12 @@ def halt_and_resume(desk: Desk) -> str:
     return f"{job_id}: saved at the halt, went on from there"
 
 
+def elastic_jobs(desk: Desk) -> str:
+    """The scaler changes the sizes of jobs, and each continues from its checkpoint."""
+    need_store(desk)
+    return share_a_pool(desk)
+
+
 def cancel(desk: Desk) -> str:
     """A cancelled job ends, and its pods with it."""
     job_id = desk.submit(desk.manifest("echo up; sleep 3600"))
@@ -313,6 +320,7 @@ POINTS: Mapping[str, Callable[[Desk], str]] = {
     "data by a claim": by_a_claim,
     "exit code": a_failure,
     "halt and resume": halt_and_resume,
+    "elastic jobs": elastic_jobs,
     "cancel": cancel,
     "learners reach each other": learners_meet,
     "names of pods": names,

@@ -1,0 +1,68 @@
+"""The point about elastic jobs: three of them share a pool, and the scaler changes their sizes.
+
+A learner without GPUs counts as one of the pool, so the cluster needs none. Checkpoints are in the proof's store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from tests.proof.kubernetes.desk import POOL_GPUS, Desk
+from tests.proof.kubernetes.room import await_
+from tests.proof.kubernetes.values import Failed
+
+SAMPLES = (16_000, 12_000, 8_000)
+"""Of each job. One learner counts 40 a second."""
+ELASTIC = (
+    f", elastic: {{pool: proof, max_learners: {POOL_GPUS}, batch: {{min: 8, max: {8 * POOL_GPUS}, per_gpu_max: 8}}}}"
+)
+LONGEST = 6
+"""So many times the patience, the jobs may take altogether."""
+
+
+def share_a_pool(desk: Desk) -> str:
+    """Each job begins when the one before it has reported its speed, and all of them complete."""
+    jobs: list[str] = []
+    for samples in SAMPLES:
+        command = f"exec python3 counting.py {samples} 0.2"
+        jobs.append(desk.submit(desk.manifest(command, learners=2, cpus=0.05, more=ELASTIC, with_store=True)))
+        desk.await_log(jobs[-1], "ffdl-throughput:")
+    await_(lambda: all(desk.has_ended(one) for one in jobs), f"{jobs} end", LONGEST * desk.options.patience_s)
+    sizes = [_sizes(desk, job_id, samples) for job_id, samples in zip(jobs, SAMPLES, strict=True)]
+    changes = [later - earlier for one in sizes for earlier, later in pairwise(one)]
+    if not (min(changes, default=0) < 0 < max(changes, default=0)):
+        raise Failed(f"no job grew and shrank: their sizes were {sizes}")
+    replayed = desk.site.run("scaler", "replay", "proof").strip()
+    if "none differs" not in replayed:
+        raise Failed(replayed)
+    told = ", ".join("-".join(map(str, one)) for one in sizes)
+    return f"learners of the {len(jobs)} jobs over time: {told}; {replayed}"
+
+
+def _sizes(desk: Desk, job_id: str, samples: int) -> list[int]:
+    """Return the sizes of the job's attempts. Raises Failed if training was lost or done twice, or pods were not as
+    many."""
+    job = desk.await_state(job_id, "COMPLETED")
+    saved = 0
+    for attempt in job["attempts"]:
+        number, learners = attempt["number"], attempt["learners"]
+        log = desk.log(job_id, number)
+        for session in _sessions(log):
+            if (session["after"], session["learners"]) != (saved, learners):
+                raise Failed(f"attempt {number} of {job_id} with {learners} learners began as {session} after {saved}")
+        saved = max((int(line.split()[1]) for line in log.splitlines() if line.startswith("saved ")), default=saved)
+        spec = (desk.room.admin.get("Job", f"{job_id}-{number}") or {"spec": {}})["spec"]
+        if (spec.get("completions"), spec.get("parallelism")) != (learners, learners):
+            raise Failed(f"attempt {number} of {job_id} with {learners} learners had the Job {spec}")
+    if saved != samples:
+        raise Failed(f"{job_id} is complete, and saved {saved} of {samples} samples")
+    return [attempt["learners"] for attempt in job["attempts"]]
+
+
+def _sessions(log: str) -> Iterator[dict[str, Any]]:
+    for line in log.splitlines():
+        if line.startswith("session "):
+            yield json.loads(line.removeprefix("session "))
