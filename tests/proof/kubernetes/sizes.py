@@ -14,7 +14,7 @@ from tests.proof.kubernetes.desk import POOL_GPUS, Desk
 from tests.proof.kubernetes.room import await_
 from tests.proof.kubernetes.values import Failed
 
-SAMPLES = (16_000, 12_000, 8_000)
+SAMPLES = (12_000, 9_000, 6_000)
 """Of each job. One learner counts 40 a second."""
 ELASTIC = (
     f", elastic: {{pool: proof, max_learners: {POOL_GPUS}, batch: {{min: 8, max: {8 * POOL_GPUS}, per_gpu_max: 8}}}}"
