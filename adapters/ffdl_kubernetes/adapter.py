@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.attempt.layout import AttemptDir, Root
-from ffdl_batch.attempt.reader import find_text
+from ffdl_batch.attempt.reader import find_text, status_of
 from ffdl_batch.domain.backend_facts import Absent, BackendFacts, BackendTraits, PartitionShape
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.launch.network_level import ONLY_HOST, NetworkLevel
@@ -37,6 +37,7 @@ from ffdl_kubernetes.lifecycle import marker_files
 from ffdl_kubernetes.lifecycle.marker_files import elsewhere, remember
 from ffdl_kubernetes.lifecycle.pending_uploads import StoresFromClaims
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
+from ffdl_kubernetes.lifecycle.shrinking import ShrinksInPlace
 from ffdl_kubernetes.lifecycle.submission import is_released, read_objects, send
 from ffdl_kubernetes.lifecycle.termination import HEARD_S, AskedEnds, sent_after_cleanup
 from ffdl_kubernetes.objects.names import placed
@@ -71,7 +72,9 @@ def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
     return KubernetesScheduler(read_settings(settings), context)
 
 
-class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFromClaims, PodExplanations):
+class KubernetesScheduler(
+    Administration, AskedEnds, ClaimFiles, Reach, ShrinksInPlace, StoresFromClaims, PodExplanations
+):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:
@@ -83,6 +86,8 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         self._watcher = Watcher(self._make, self._on_change)
         self._gone: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._swept = False
+        self._brought: dict[str, int] = {}
+        """Token of an attempt -> time of its `control.json` that its pods have."""
         self._queues = Queues(self._make)
         self._reader = ClusterReader(self._make)
 
@@ -99,6 +104,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         if what == "DELETED" and kind == "Job":
             self._gone.pop(token_of(thing), None)
             self._pods.forget(token_of(thing))
+            self._brought.pop(token_of(thing), None)
         elif what == "DELETED" and kind == "Pod":
             job = self._watcher.job(token_of(thing))
             if job is not None and not job["metadata"].get("deletionTimestamp"):
@@ -235,6 +241,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
                 self._remove(token, job, found.reason)
             if job is not None and not is_ending(job) and _TOKEN.fullmatch(token):
                 self._judge_images(token, present)
+                self._bring_changed_control(token)
         return seen
 
     def _as_far_as_copied(self, token: str, found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
@@ -356,6 +363,12 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         self._pods.look_for_lost()
         if not self._swept:
             self._swept = self._end_cancelled()
+
+    def _bring_changed_control(self, token: str) -> None:
+        found = status_of(self._attempt(token).control)
+        if found is not None and self._brought.get(token) != found.st_mtime_ns:
+            self._brought[token] = found.st_mtime_ns
+            self._bring_control(token)
 
     def _bring_control(self, token: str) -> None:
         if self._watcher.job(token) is None:

@@ -92,7 +92,11 @@ class JobController:
         ended = [pod for pod in pods if is_over(pod) and TRACKING in finalizers_of(pod)]
         done = self._done.setdefault(job["metadata"]["uid"], set())
         done |= {_index_of(pod) for pod in ended if pod["status"]["phase"] == "Succeeded"}
-        rules = [_failure_rule(job, pod) for pod in ended if pod["status"]["phase"] == "Failed"]
+        indexes = range(job["spec"]["completions"])  # pods of other indexes count no more
+        done &= set(indexes)
+        rules = [
+            _failure_rule(job, pod) for pod in ended if pod["status"]["phase"] == "Failed" and _index_of(pod) in indexes
+        ]
         failed = job["status"].get("failed", 0) + sum(action != "Ignore" for action, _ in rules)
         self._registry.change(JOBS, *key_of(job), lambda one: one["status"].update(succeeded=len(done), failed=failed))
         for pod in ended:
@@ -158,6 +162,9 @@ class JobController:
         self._registry.change(JOBS, *key, begin)
         if self._held.get(key, 0) > time.monotonic():
             return
+        for pod in pods:
+            if _index_of(pod) >= spec["completions"] and not is_over(pod) and not is_deleted(pod):
+                self._registry.delete(PODS, *key_of(pod))
         waits = spec["podReplacementPolicy"] == "Failed"
         taken = {_index_of(pod) for pod in pods if not is_over(pod) and (waits or not is_deleted(pod))}
         missing = [index for index in range(spec["completions"]) if index not in done | taken]

@@ -20,7 +20,7 @@ _LABEL_WHY = (
     "with an alphanumeric character"
 )
 _AMOUNTS = ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
-_FIXED = ("selector", "completions", "completionMode", "podFailurePolicy", "podReplacementPolicy", "template")
+_FIXED = ("selector", "completionMode", "podFailurePolicy", "podReplacementPolicy", "template")
 """What of a Job may not change."""
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 
@@ -146,3 +146,7 @@ def _job_change(before: Obj, spec: Obj) -> Iterator[Cause]:
     for key in _FIXED:
         if before.get(key) != spec.get(key):
             yield wrong(f"spec.{key}", spec.get(key), "field is immutable")
+    if before.get("completions") != spec.get("completions"):
+        why = "can only be modified in tandem with spec.parallelism" if spec["completionMode"] == "Indexed" else ""
+        if not why or spec.get("completions") != spec["parallelism"]:
+            yield wrong("spec.completions", spec.get("completions"), why or "field is immutable")
