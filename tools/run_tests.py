@@ -270,7 +270,7 @@ SHARDS = {
     "3": [PREPARE, CLUSTER],
     "4": [
         PREPARE,
-        *(proof_tier(name) for name in ("main", "resume", "isolation", "data", "convert", "faults", "site")),
+        *(proof_tier(name) for name in ("main", "resume", "isolation", "data", "convert", "faults", "site", "elastic")),
         proof_tier("site", "--kills", "60"),
     ],
     "5": [PREPARE, proof_tier("crash")],

@@ -127,13 +127,13 @@ def _run_set(jobs: _Set, models: Mapping[str, Model], truth: MeasuredTimes) -> d
     outcomes = {}
     for name, scheduler in schedulers.items():
         run = simulate(jobs.arrivals, models, truth, scheduler, SETTING)
-        _check(run, jobs.arrivals)
+        check(run, jobs.arrivals)
         outcomes[name] = outcome_of(run, jobs.arrivals, equal_s, SETTING)
     return outcomes
 
 
-def _check(run: Run, arrivals: Sequence[Arrival]) -> None:
-    """Raise AssertionError if completion times recomputed from the timeline differ."""
+def check(run: Run, arrivals: Sequence[Arrival]) -> dict[str, float]:
+    """Return the completion times, recomputed from the timeline. Raises AssertionError if they differ."""
     text = io.StringIO()
     write_timeline(text, run)
     rows = list(csv.DictReader(text.getvalue().splitlines()))
@@ -141,6 +141,7 @@ def _check(run: Run, arrivals: Sequence[Arrival]) -> None:
     found, own = recomputed.completion_times(rows, jobs), completion_times(run, arrivals)
     assert found.keys() == own.keys() and len(own) == len(arrivals)
     assert max(abs(found[job] - own[job]) for job in own) < 1e-3
+    return found
 
 
 def _published(outcomes: Mapping[str, Mapping[str, Outcome]], batches: str) -> list[Figure]:

@@ -1,16 +1,21 @@
 """`make proof-elastic`: eight elastic jobs on the real cluster, beside the same jobs with fixed sizes.
 
-    python -m tests.proof.elastic [--kills N] [--plot FILE]
+    python -m tests.proof.elastic [--kills N] [--break hysteresis|objective] [--plot FILE]
 
-The jobs arrive within a minute, on 12 GPUs. Their training steps are small but real, and stretched to the step times
-that were measured for their models. `--kills` kills the daemon with the scaler N times meanwhile. Prints a line for
-each job and one for all. Exit status 1 if a job is lost, two of its attempts ran at the same time, training was lost
-beyond the last checkpoint, the loss is not that of the fixed size, or GPUs were idle for long while a job waited.
+The jobs arrive within two minutes, on 12 GPUs. Their training steps are small but real, and stretched to the step times
+that were measured for their models. Daemon, scaler and nodes are killed meanwhile, in both runs at the same moments.
+Beside that, a short form of `make bench BENCH=elastic` runs.
+
+Prints one line; the times and the sizes of each job on standard error. Exit status 1 if a job is lost, two of its
+attempts ran at the same time, training was lost beyond the last checkpoint, the loss is not that of the fixed size, a
+GPU was idle for long while a job waited, jobs with fixed sizes are as fast, or a decision was not the best one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,58 +24,83 @@ from pathlib import Path
 from tests.cluster.images import provide_image
 from tests.cluster.rig import Cluster
 from tests.proof.chain import ProofError
+from tests.proof.elastic.broken_daemon import BREAKS
+from tests.proof.elastic.claims import Claims
+from tests.proof.elastic.evidence import Course
 from tests.proof.elastic.jobs import GPUS
-from tests.proof.elastic.scene import Trained, run_jobs
-from tests.proof.elastic.verdict import report, troubles
+from tests.proof.elastic.scene import Plan, run_jobs
+from tests.proof.elastic.verdict import job_lines, line, troubles
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+KILLS = 3
+CLAIMS_S = 300.0
+"""How long the simulation may take after the jobs have ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof on the cluster that is up, or on a new one."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.elastic", description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=0, metavar="N", help="Kill the daemon N times.")
-    parser.add_argument("--seed", type=int, default=1, help="Of the moments of the kills.")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="Draw the allocations over time into a PNG file.")
+    parser.add_argument("--kills", type=int, metavar="N", help=f"kills; every third is one of a node ({KILLS})")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    parser.add_argument("--break", dest="broken", choices=sorted(BREAKS), default="", help="break it: must end with 1")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the allocations over time into a PNG file")
     options = parser.parse_args(arguments)
+    if options.broken and options.kills:
+        parser.error("the next daemon after a kill would not be broken: --break needs no --kills, or --kills 0")
+    kills = options.kills if options.kills is not None else 0 if options.broken else KILLS
     began = time.monotonic()
 
     def say(what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
 
-    with Cluster.session() as cluster:
-        provide_image(cluster, "custom")
-        try:
+    simulation = start_claims(options.broken)
+    try:
+        with Cluster.session() as cluster:
+            provide_image(cluster, "custom")
             say("fixed sizes")
-            fixed = run_jobs(cluster, elastic=False, kills=0, seed=0, say=say)
+            fixed = run_jobs(cluster, Plan(elastic=False, kills=kills, seed=options.seed), say)
             say("elastic")
-            elastic = run_jobs(cluster, elastic=True, kills=options.kills, seed=options.seed, say=say)
-        except ProofError as error:
-            print(f"proof-elastic: {error}", file=sys.stderr)
-            return 1
-    found = list(troubles(fixed, elastic))
-    for trouble in found:
-        print(trouble, file=sys.stderr)
+            elastic = run_jobs(cluster, Plan(True, kills, options.seed, options.broken), say)
+            say("the simulation")
+        claims = Claims(**json.loads(simulation.communicate(timeout=CLAIMS_S)[0]))
+    except ProofError as error:
+        print(f"proof-elastic: {error}", file=sys.stderr)
+        return 1
+    finally:
+        simulation.kill()
+        simulation.wait()
     if options.plot:
         draw(fixed, elastic, options.plot)
-    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
-    print(report(fixed, elastic), flush=True)
+    found = [*troubles(fixed, elastic), *claims.troubles()]
+    for text in (*job_lines(fixed, elastic), *found):
+        print(text, file=sys.stderr)
+    say("done")
+    print(f"{line(fixed, elastic)}; {claims.line()}", flush=True)
     return 1 if found else 0
 
 
-def draw(fixed: Sequence[Trained], elastic: Sequence[Trained], file: Path) -> None:
+def start_claims(broken: str) -> subprocess.Popen[str]:
+    """Start the simulation, which uses the time in which the jobs need none."""
+    argv = ["nice", "-n", "19", sys.executable, "-m", "tests.proof.elastic.claims", *filter(None, [broken])]
+    return subprocess.Popen(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+
+
+def draw(fixed: Course, elastic: Course, file: Path) -> None:
     """Draw the GPUs of each job over time, fixed sizes above elastic ones."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")
-    for axes, trained, title in zip(figure.subplots(2, 1), (fixed, elastic), ("fixed", "elastic"), strict=True):
-        begin = min(one.submitted for one in trained)
-        moments = sorted({time for one in trained for each in one.allocations for time in (each.start, each.end)})
+    for axes, course, title in zip(figure.subplots(2, 1), (fixed, elastic), ("fixed", "elastic"), strict=True):
+        begin = min(one.submitted for one in course.trained)
+        moments = sorted(
+            {time for one in course.trained for each in one.allocations for time in (each.start, each.end)}
+        )
         gpus = [
             [sum(each.gpus for each in one.allocations if each.start <= moment < each.end) for moment in moments]
-            for one in trained
+            for one in course.trained
         ]
-        axes.stackplot(
-            [moment - begin for moment in moments], gpus, labels=[one.job.name for one in trained], step="post"
-        )
+        labels = [one.job.name for one in course.trained]
+        axes.stackplot([moment - begin for moment in moments], gpus, labels=labels, step="post")
         axes.set(title=title, xlabel="seconds", ylabel="GPUs", ylim=(0, GPUS))
         axes.legend(loc="right", fontsize="small")
     figure.savefig(file)

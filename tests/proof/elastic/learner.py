@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
+if os.environ.get("RANK", "0") == "0":  # its import takes longer than the start of a learner that only waits
+    import numpy as np
 
 WIDTH = 16
 PROGRESS = 6.0
@@ -56,6 +57,7 @@ def load(checkpoint: Path) -> tuple[np.ndarray, int]:
 
 def save(checkpoint: Path, weights: np.ndarray, seen: int) -> None:
     """Replace the checkpoint."""
+    print("saving", seen, flush=True)
     partial = checkpoint.with_name("partial.npz")
     with partial.open("wb") as file:
         np.savez(file, weights=weights, seen=seen)

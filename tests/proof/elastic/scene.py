@@ -1,21 +1,22 @@
-"""Runs the jobs of the proof on the real cluster, and collects what is left of them."""
+"""Runs the jobs of the proof on the real cluster, and kills the daemon and nodes meanwhile."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable
+from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.host.fast_dataclass import dataclass
 from tests.cluster.rig import Cluster
+from tests.cluster.rig.topology import COMPUTE_NODES
 from tests.proof.chain import ProofError, until
-from tests.proof.desk import Desk
-from tests.proof.elastic.jobs import GPUS, JOBS, Job, manifest, model_files, read, samples_of
+from tests.proof.desk import LOGIN_NODE, SOURCE, VENV_PYTHON, Desk
+from tests.proof.elastic.evidence import Course, Outage, Places, collect, decisions, expand
+from tests.proof.elastic.jobs import GPUS, JOBS, manifest, model_files, read, samples_of
 
 USER = "alice"
 INTERVAL_S = 5
@@ -27,142 +28,149 @@ interval_s = {INTERVAL_S}
 min_between_s = 15
 """
 SETTINGS = "fence_s = 10\nkill_wait_s = 5\n"
-LONGEST_S = 900.0
-"""How long the jobs may take altogether before the proof gives up."""
-_SACCT = ("sacct", "-X", "--noheader", "--parsable2", "--format=JobName,Start,End,AllocTRES")
+LONGEST_S = 600.0
+"""How long the jobs may take altogether before the proof fails."""
+LOOK_S = 1.0
+OFF_S = 5.0
+"""How long a node has no power."""
+FIRST_KILL_S, BETWEEN_KILLS_S = 35.0, (25.0, 35.0)
+DAEMON, NODE = "daemon", "node"
+_USED = ("idle", "mixed", "allocated", "planned")
+"""States of a node to which Slurm gives jobs."""
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "HALTED")
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """One life of the first learner: the samples that it began after, and those of its last checkpoint."""
+class Plan:
+    """How to run the jobs. Every third kill is one of a node."""
 
-    attempt: int
-    after: int
-    saved: int
-    gpus: int
-    batch: int
+    elastic: bool
+    kills: int = 0
+    seed: int = 1
+    broken: str = ""
+    """A name of :mod:`tests.proof.elastic.broken_daemon`."""
 
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """One allocation in Slurm's accounting. Times are seconds since the epoch."""
-
-    attempt: int
-    start: float
-    end: float
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What is left of a job."""
-
-    job: Job
-    samples: int
-    state: str
-    submitted: float
-    ended: float
-    sessions: tuple[Session, ...]
-    allocations: tuple[Allocation, ...]
-    loss: float | None
+    def moments(self) -> list[tuple[float, str]]:
+        """Return when to kill what, in seconds after the first submission."""
+        chance, at = random.Random(self.seed), FIRST_KILL_S
+        found = []
+        for number in range(self.kills):
+            found.append((at, NODE if number % 3 == 2 else DAEMON))
+            at += chance.uniform(*BETWEEN_KILLS_S)
+        return found
 
 
-def run_jobs(cluster: Cluster, *, elastic: bool, kills: int, seed: int, say: Callable[[str], None]) -> list[Trained]:
-    """Submit the jobs at their times, and wait until all have ended."""
-    kind = "elastic" if elastic else "fixed"
+def run_jobs(cluster: Cluster, plan: Plan, say: Say) -> Course:
+    """Submit the jobs at their times, wait until all have ended, and return what is left of them."""
+    kind = "elastic" if plan.elastic else "fixed"
     times = read()
-    with Desk(cluster, USER, f"proof-{kind}", "cli", settings=SETTINGS, site=POOL if elastic else "") as desk:
+    with Desk(cluster, USER, f"proof-{kind}", "cli", settings=SETTINGS, site=POOL if plan.elastic else "") as desk:
         learner = Path(__file__).with_name("learner.py").read_text(encoding="utf-8")
         model = {**model_files(times), "learner.py": learner}
         desk.write({f"{desk.base}/model/{name}": text for name, text in model.items()})
-        desk.write({f"{desk.base}/{job.name}.yml": manifest(times, job, elastic=elastic) for job in JOBS})
-        ids = _submit(desk, kills, seed, say)
-        listed = {one["id"]: one for one in desk.jobs()}
-        allocations = _allocations(desk)
-        return [
-            Trained(
-                job,
-                samples_of(times, job),
-                listed[ids[job.name]]["state"],
-                listed[ids[job.name]]["submitted_at"],
-                listed[ids[job.name]]["ended_at"] or 0.0,
-                tuple(_sessions(desk, ids[job.name])),
-                tuple(one for token, one in allocations if token.rpartition("-")[0] == ids[job.name]),
-                _loss(desk, ids[job.name]),
-            )
-            for job in JOBS
-        ]
+        desk.write({f"{desk.base}/{job.name}.yml": manifest(times, job, elastic=plan.elastic) for job in JOBS})
+        if plan.broken:
+            _start_broken(desk, plan.broken)
+        run = _Run(desk, plan, say)
+        try:
+            run.play()
+        finally:
+            run.mend()
+        trained = collect(desk, run.ids, {job: samples_of(times, job) for job in JOBS}, run.places)
+        state = desk.host_path(f"{desk.base}/state")
+        return Course(trained, tuple(run.outages), run.killed, decisions(state) if plan.elastic else ())
 
 
-def _submit(desk: Desk, kills: int, seed: int, say: Callable[[str], None]) -> dict[str, str]:
-    """Return the ids of the jobs by name, when all have ended. Kill the daemon so many times meanwhile."""
-    chance = random.Random(seed)
-    began, ids = time.monotonic(), dict[str, str]()
-    coming = list(JOBS)
-    next_kill = began + 20.0 if kills else float("inf")
-    while True:
-        now = time.monotonic()
-        while coming and now - began >= coming[0].arrives_s:
-            job = coming.pop(0)
-            ids[job.name] = desk.run("ffdl-submit", "--parsable", f"{job.name}.yml", "model").stdout.strip()
-        states = {one["id"]: one["state"] for one in desk.jobs()}
-        if not coming and all(state in ("COMPLETED", "FAILED", "CANCELLED", "HALTED") for state in states.values()):
-            return ids
-        if now - began > LONGEST_S:
-            raise ProofError(f"after {LONGEST_S:.0f} s the jobs are {states}")
-        if kills and now >= next_kill:
-            kills, next_kill = kills - 1, now + chance.uniform(5, 20)
-            if (pid := desk.host_pid()) is not None:
+def _start_broken(desk: Desk, broken: str) -> None:
+    """Start a daemon whose policy is broken. The commands of the user find it running."""
+    argv = [VENV_PYTHON, "-m", "tests.proof.elastic.broken_daemon", broken]
+    environment = {**desk.environment, "PYTHONPATH": SOURCE}
+    desk.cluster.popen(LOGIN_NODE, argv, user=desk.user, env=environment, cwd=desk.base)
+    until(lambda: desk.host_pid() is not None, "the start of the broken daemon", 60.0)
+
+
+@dataclass(slots=True)
+class _Run:
+    desk: Desk
+    plan: Plan
+    say: Say
+    ids: dict[str, str] = field(default_factory=dict)
+    """Of the jobs, by name."""
+    outages: list[Outage] = field(default_factory=list)
+    killed: int = 0
+    places: Places = field(init=False)
+    _off: tuple[str, float] | None = None
+    """The node that has no power, or is not used by Slurm yet, and since when."""
+
+    def __post_init__(self) -> None:
+        self.places = Places(self.desk)
+
+    def play(self) -> None:
+        """Submit and kill in time, until all jobs have ended. Raises ProofError if that takes too long."""
+        began, coming, kills = time.monotonic(), list(JOBS), self.plan.moments()
+        states: dict[str, str] = {}
+        while coming or self._off or not states or any(state not in _ENDED for state in states.values()):
+            passed_s = time.monotonic() - began
+            if passed_s > LONGEST_S:
+                raise ProofError(f"after {LONGEST_S:.0f} s the jobs are {states}")
+            while coming and passed_s >= coming[0].arrives_s:
+                self._submit(coming.pop(0).name)
+            if kills and passed_s >= kills[0][0]:
+                self._kill(kills.pop(0)[1])
+            self._power()
+            self.places.look()
+            states = {one["id"]: one["state"] for one in self.desk.jobs()}
+            time.sleep(LOOK_S)
+
+    def mend(self) -> None:
+        """Give power to a node that has none."""
+        if self._off is not None and self.desk.cluster.factory.init_of(self._off[0]) is None:
+            self.desk.cluster.power_on(self._off[0])
+            self._declare(self._off[0], "RESUME")
+
+    def _submit(self, name: str) -> None:
+        self.ids[name] = self.desk.run("ffdl-submit", "--parsable", f"{name}.yml", "model").stdout.strip()
+
+    def _kill(self, what: str) -> None:
+        if what == DAEMON:
+            if (pid := self.desk.host_pid()) is not None:
                 os.kill(pid, signal.SIGKILL)
-                until(lambda: desk.host_pid() is None, "the end of the daemon", 60.0)
-                say("daemon killed")
-        time.sleep(1.0)
+                until(lambda: self.desk.host_pid() is None, "the end of the daemon", 60.0)
+                self.killed += 1
+                self.say("daemon killed")
+        elif self._off is None:
+            node = self._busiest()
+            self._off = (node, time.time())
+            self.desk.cluster.power_off(node)
+            self._declare(node, "DOWN")
+            self.say(f"node {node} without power")
 
+    def _busiest(self) -> str:
+        """Return the node with most running jobs."""
+        listed = self.desk.run("squeue", "--me", "--noheader", "--states=R", "--format=%N").stdout
+        names = [node.name for node in COMPUTE_NODES]
+        used = [node for line in listed.split() for node in expand(line)]
+        return max(names, key=used.count)
 
-def _sessions(desk: Desk, job_id: str) -> Iterator[Session]:
-    for number, lines in _logs(desk, job_id):
-        begun: dict[str, int] = {}
-        for line in lines:
-            word, _, rest = line.partition(" ")
-            if word == "session":
-                if begun:
-                    yield Session(number, **begun)
-                given = json.loads(rest)
-                begun = {
-                    "after": given["after"],
-                    "saved": given["after"],
-                    "gpus": given["gpus"],
-                    "batch": given["batch"],
-                }
-            elif word == "saved":
-                begun["saved"] = int(rest)
-        if begun:
-            yield Session(number, **begun)
+    def _declare(self, node: str, state: str) -> None:
+        """Tell Slurm about a node, as a site's monitoring does. By itself, Slurm would notice after minutes, and a node
+        that is back so soon not at all."""
+        self.desk.cluster.scontrol("update", f"NodeName={node}", f"State={state}", "Reason=power")
 
-
-def _logs(desk: Desk, job_id: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the numbers of the attempts, and the lines of their first learners."""
-    directory = desk.host_path(f"{desk.base}/jobs/jobs/{job_id}")
-    names = (path.name.removeprefix("attempt-") for path in directory.glob("attempt-*"))
-    for number in sorted(int(name) for name in names if name.isdigit()):
-        log = directory / f"attempt-{number}" / "logs" / "learner-1" / "training-log.txt"
-        if log.exists():
-            yield number, log.read_text(encoding="utf-8").splitlines()
-
-
-def _loss(desk: Desk, job_id: str) -> float | None:
-    found = [line for _, lines in _logs(desk, job_id) for line in lines if line.startswith("loss ")]
-    return float(found[-1].split()[1]) if found else None
-
-
-def _allocations(desk: Desk) -> list[tuple[str, Allocation]]:
-    """Return the names and the data of all allocations of the user that have ended."""
-    found = []
-    for line in desk.run(*_SACCT).stdout.splitlines():
-        token, start, end, tres = line.split("|")
-        gpus = next((int(one.split("=")[1]) for one in tres.split(",") if one.startswith("gres/gpu=")), 0)
-        number = token.rpartition("-")[2]
-        if start[:1].isdigit() and end[:1].isdigit() and number.isdigit():
-            begin, ended = (datetime.fromisoformat(text).astimezone().timestamp() for text in (start, end))
-            found.append((token, Allocation(int(number), begin, ended, gpus)))
-    return found
+    def _power(self) -> None:
+        """Give power to a node that was off long enough, and note when Slurm uses it again."""
+        if self._off is None:
+            return
+        node, since = self._off
+        if time.time() - since < OFF_S:
+            return
+        if self.desk.cluster.factory.init_of(node) is None:
+            self.desk.cluster.power_on(node)
+            self._declare(node, "RESUME")
+            return
+        shown = self.desk.run("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T").stdout.split()
+        if shown and shown[0] in _USED:
+            self.outages.append(Outage(node, since, time.time()))
+            self._off = None
+            self.say(f"node {node} back")

@@ -5,27 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tests.proof.elastic.jobs import GPUS
-from tests.proof.elastic.scene import Trained
+from tests.cluster.rig.topology import COMPUTE_NODES
+from tests.cluster.rig.topology import GPUS as NODE_GPUS
+from tests.proof.elastic.decisions import wrong_decisions
+from tests.proof.elastic.evidence import Allocation, Course, Gpu, Outage, Trained
 
 UNTRAINED_LOSS = 6.0
 """About the loss before the first step."""
 LOSS_TOLERANCE = 0.05 * UNTRAINED_LOSS
-ROUND_S = 45.0
-"""A scheduling round: the interval of the scaler, a halt with a checkpoint, and Slurm's next cycle."""
+ROUND_S = 30.0
+"""A scheduling round: the interval of the scaler, a halt with a checkpoint, and Slurm's next cycle. No GPU may be idle
+for longer while a job waits, and no change of size may keep a job without GPUs for longer."""
+RATIO = 0.9
+"""The largest mean completion time of elastic jobs, as a part of that of the same jobs with fixed sizes."""
+SEEN_S = 5.0
+"""Slurm lists the GPUs of every allocation that lasts so long."""
+ALL_GPUS: tuple[Gpu, ...] = tuple((node.name, number) for node in COMPUTE_NODES for number in range(NODE_GPUS))
 
 
-def troubles(fixed: Sequence[Trained], elastic: Sequence[Trained]) -> Iterator[str]:
+def troubles(fixed: Course, elastic: Course) -> Iterator[str]:
     """Yield what is wrong, a sentence each."""
-    for one in (*fixed, *elastic):
+    for one in (*fixed.trained, *elastic.trained):
         yield from _of_training(one)
-    for same, other in zip(fixed, elastic, strict=True):
-        if same.loss is not None and other.loss is not None and abs(same.loss - other.loss) > LOSS_TOLERANCE:
-            yield f"{other.job.name}: its loss is {other.loss:.4f}, and {same.loss:.4f} with a fixed size"
-    if not any(len({each.gpus for each in one.sessions}) > 1 for one in elastic):
+    for same, one in zip(fixed.trained, elastic.trained, strict=True):
+        if same.loss is not None and one.loss is not None and abs(same.loss - one.loss) > LOSS_TOLERANCE:
+            yield f"{one.job.name}: its loss is {one.loss:.4f}, and {same.loss:.4f} with a fixed size"
+    if not any(len({each.gpus for each in one.sessions}) > 1 for one in elastic.trained):
         yield "no job ever had two sizes"
     if (idle := longest_idle(elastic)) > ROUND_S:
-        yield f"GPUs were idle for {idle:.0f} s while an elastic job waited"
+        yield f"a GPU was idle for {idle:.0f} s while an elastic job waited"
+    for one in elastic.trained:
+        for gap in changes(one, elastic.outages):
+            if gap > ROUND_S:
+                yield f"{one.job.name}: a change of size kept it without GPUs for {gap:.0f} s"
+    if (own := mean_s(elastic)) > RATIO * (other := mean_s(fixed)):
+        yield f"mean completion {own:.0f} s is more than {RATIO:g} times the {other:.0f} s of fixed sizes"
+    if not elastic.decisions:
+        yield "the scaler recorded no decision"
+    yield from wrong_decisions(elastic.decisions)
 
 
 def _of_training(one: Trained) -> Iterator[str]:
@@ -34,64 +51,106 @@ def _of_training(one: Trained) -> Iterator[str]:
         yield f"{name}: it is {one.state}"
     if one.loss is None:
         yield f"{name}: it printed no loss"
-    saved = 0
+    saved, saving = 0, 0
     for session in one.sessions:
-        if session.after != saved:
+        if session.after not in (saved, saving):
             yield f"{name}: attempt {session.attempt} began after sample {session.after}, and {saved} were saved"
-        saved = session.saved
+        saved, saving = session.saved, session.saving
     if saved != one.samples:
         yield f"{name}: {saved} of {one.samples} samples were trained"
-    for earlier, later in pairwise(sorted(one.allocations, key=lambda each: each.start)):
+    for earlier, later in pairwise(_in_order(one)):
         if later.start < earlier.end:
             yield f"{name}: attempts {earlier.attempt} and {later.attempt} ran at the same time"
-    if len({each.attempt for each in one.allocations}) != len(one.allocations):
-        yield f"{name}: an attempt has two allocations"
+    if len({each.native for each in one.allocations}) != len({each.attempt for each in one.allocations}):
+        yield f"{name}: an attempt was submitted twice"
+    for each in one.allocations:
+        if len(each.places) != each.gpus and each.end - each.start >= SEEN_S:
+            yield f"{name}: attempt {each.attempt} had {each.gpus} GPUs, and Slurm listed {sorted(each.places)}"
 
 
-def longest_idle(trained: Sequence[Trained]) -> float:
-    """Return the longest time in seconds for which GPUs were free while a job waited for its first allocation or the
-    next."""
-    moments = sorted({moment for one in trained for moment in _moments(one)})
-    longest, begun = 0.0, None
-    for moment, following in pairwise(moments):
-        middle = (moment + following) / 2
-        busy = sum(each.gpus for one in trained for each in one.allocations if each.start <= middle < each.end)
-        if busy < GPUS and any(_waits(one, middle) for one in trained):
-            begun = moment if begun is None else begun
-            longest = max(longest, following - begun)
-        else:
-            begun = None
+def _in_order(one: Trained) -> list[Allocation]:
+    return sorted(one.allocations, key=lambda each: each.start)
+
+
+def changes(one: Trained, outages: Sequence[Outage] = ()) -> list[float]:
+    """Return for how long each change of size kept the job without GPUs, in seconds. Changes after an outage do not
+    count, and neither do those with which the scaler let the job wait."""
+    return [
+        later.start - earlier.end
+        for earlier, later in pairwise(_in_order(one))
+        if earlier.attempt not in one.stopped and not any(each.begin < later.start for each in outages)
+    ]
+
+
+def longest_idle(course: Course) -> float:
+    """Return the longest time in seconds for which one GPU was free while a job waited, until a node lost its power.
+
+    From then on, the pool has fewer GPUs than it is configured to have, and jobs avoid the node that failed them.
+    """
+    trained, longest = course.trained, 0.0
+    known = {moment for one in trained for moment in _moments(one)} | {one.begin for one in course.outages}
+    until = min((one.begin for one in course.outages), default=max(known))
+    spans = [
+        (begin, end)
+        for begin, end in pairwise(sorted(known))
+        if end <= until and any(_waits(one, (begin + end) / 2) for one in trained)
+    ]
+    for gpu in ALL_GPUS:
+        uses = [each for one in trained for each in one.allocations if gpu in each.places]
+        idle_from = idle_to = 0.0
+        for begin, end in spans:
+            if any(each.start < end and begin < each.end for each in uses):
+                continue
+            idle_from, idle_to = (idle_from if begin == idle_to else begin), end
+            longest = max(longest, idle_to - idle_from)
     return longest
 
 
 def _moments(one: Trained) -> Iterator[float]:
     yield from (one.submitted, one.ended)
     for each in one.allocations:
-        yield from (each.start, each.end)
+        yield from (each.start, each.end, each.end + ROUND_S)
 
 
 def _waits(one: Trained, moment: float) -> bool:
-    last = max((each.end for each in one.allocations), default=one.ended)
-    return one.submitted <= moment < last and not any(each.start <= moment < each.end for each in one.allocations)
+    """Whether the job waits for GPUs: it never had any, the scaler took them away, or a change of its size takes longer
+    than a round. During a change, its own next GPUs are not idle in vain."""
+    ordered = _in_order(one)
+    earlier = [each for each in ordered if each.start <= moment]
+    if moment < one.submitted or moment >= one.ended or any(moment < each.end for each in earlier):
+        return False
+    if not earlier:
+        return True
+    last = earlier[-1]
+    return last is not ordered[-1] and (last.attempt in one.stopped or moment >= last.end + ROUND_S)
 
 
-def report(fixed: Sequence[Trained], elastic: Sequence[Trained]) -> str:
-    """Return a line for each job, and one for all."""
-    lines = []
-    for same, other in zip(fixed, elastic, strict=True):
+def took_s(one: Trained) -> float:
+    """Return the seconds from submission to end."""
+    return one.ended - one.submitted
+
+
+def mean_s(course: Course) -> float:
+    """Return the mean completion time in seconds."""
+    return sum(map(took_s, course.trained)) / len(course.trained)
+
+
+def job_lines(fixed: Course, elastic: Course) -> Iterator[str]:
+    """Yield a line for each job."""
+    for same, other in zip(fixed.trained, elastic.trained, strict=True):
         sizes = " ".join(f"{each.gpus}x{each.batch // each.gpus}" for each in other.sessions)
-        lines.append(
-            f"{other.job.name} {other.job.model}: {_took(other):.0f} s elastic, {_took(same):.0f} s fixed with "
+        yield (
+            f"{other.job.name} {other.job.model}: {took_s(other):.0f} s elastic, {took_s(same):.0f} s fixed with "
             f"{same.job.learners}; GPUs x batch of one: {sizes}"
         )
-    means = [sum(map(_took, each)) / len(each) for each in (elastic, fixed)]
-    sessions = sum(len(one.sessions) for one in elastic)
-    lines.append(
-        f"jobs {len(elastic)} attempts {sessions} mean completion {means[0]:.0f} s elastic, {means[1]:.0f} s fixed; "
-        f"GPUs idle while a job waited: {longest_idle(elastic):.0f} s elastic, {longest_idle(fixed):.0f} s fixed"
+
+
+def line(fixed: Course, elastic: Course) -> str:
+    """Return what came of all jobs."""
+    gaps = [gap for one in elastic.trained for gap in changes(one, elastic.outages)]
+    return (
+        f"jobs {len(elastic.trained)} sessions {sum(len(one.sessions) for one in elastic.trained)} kills "
+        f"{elastic.kills} of the daemon, {len(elastic.outages)} of nodes; mean completion {mean_s(elastic):.0f} s "
+        f"elastic, {mean_s(fixed):.0f} s fixed; longest change {max(gaps, default=0.0):.0f} s; longest idle GPU while "
+        f"a job waited {longest_idle(elastic):.0f} s elastic, {longest_idle(fixed):.0f} s fixed"
     )
-    return "\n".join(lines)
-
-
-def _took(one: Trained) -> float:
-    return one.ended - one.submitted
