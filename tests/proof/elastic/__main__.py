@@ -42,7 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.elastic", description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, metavar="N", help=f"kills; every third is one of a node ({KILLS})")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
-    parser.add_argument("--break", dest="broken", choices=sorted(BREAKS), default="", help="break it: must end with 1")
+    parser.add_argument(
+        "--break",
+        dest="broken",
+        choices=sorted(BREAKS),
+        default="",
+        help="break it, and run no fixed sizes: must end with 1",
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the allocations over time into a PNG file")
     options = parser.parse_args(arguments)
     if options.broken and options.kills:
@@ -57,8 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with Cluster.session() as cluster:
             provide_image(cluster, "custom")
-            say("fixed sizes")
-            fixed = run_jobs(cluster, Plan(elastic=False, kills=kills, seed=options.seed), say)
+            fixed = None
+            if not options.broken:
+                say("fixed sizes")
+                fixed = run_jobs(cluster, Plan(elastic=False, kills=kills, seed=options.seed), say)
             say("elastic")
             elastic = run_jobs(cluster, Plan(True, kills, options.seed, options.broken), say)
             say("the simulation")
@@ -70,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         simulation.kill()
         simulation.wait()
     if options.plot:
-        draw(fixed, elastic, options.plot)
+        draw([("fixed", fixed), ("elastic", elastic)], options.plot)
     found = [*troubles(fixed, elastic), *claims.troubles()]
     for text in (*job_lines(fixed, elastic), *found):
         print(text, file=sys.stderr)
@@ -85,16 +93,15 @@ def start_claims(broken: str) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
 
 
-def draw(fixed: Course, elastic: Course, file: Path) -> None:
+def draw(courses: Sequence[tuple[str, Course | None]], file: Path) -> None:
     """Draw the GPUs of each job over time, fixed sizes above elastic ones."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")
-    for axes, course, title in zip(figure.subplots(2, 1), (fixed, elastic), ("fixed", "elastic"), strict=True):
+    known = [(title, course) for title, course in courses if course is not None]
+    for axes, (title, course) in zip(figure.subplots(len(known), 1, squeeze=False)[:, 0], known, strict=True):
         begin = min(one.submitted for one in course.trained)
-        moments = sorted(
-            {time for one in course.trained for each in one.allocations for time in (each.start, each.end)}
-        )
+        moments = sorted({at for one in course.trained for each in one.allocations for at in (each.start, each.end)})
         gpus = [
             [sum(each.gpus for each in one.allocations if each.start <= moment < each.end) for moment in moments]
             for one in course.trained

@@ -23,13 +23,12 @@ SEEN_S = 5.0
 ALL_GPUS: tuple[Gpu, ...] = tuple((node.name, number) for node in COMPUTE_NODES for number in range(NODE_GPUS))
 
 
-def troubles(fixed: Course, elastic: Course) -> Iterator[str]:
-    """Yield what is wrong, a sentence each."""
-    for one in (*fixed.trained, *elastic.trained):
+def troubles(fixed: Course | None, elastic: Course) -> Iterator[str]:
+    """Yield what is wrong, a sentence each. `fixed` None = the jobs were not run with fixed sizes."""
+    for one in (*(() if fixed is None else fixed.trained), *elastic.trained):
         yield from _of_training(one)
-    for same, one in zip(fixed.trained, elastic.trained, strict=True):
-        if same.loss is not None and one.loss is not None and abs(same.loss - one.loss) > LOSS_TOLERANCE:
-            yield f"{one.job.name}: its loss is {one.loss:.4f}, and {same.loss:.4f} with a fixed size"
+    if fixed is not None:
+        yield from _beside(fixed, elastic)
     if not any(len({each.gpus for each in one.sessions}) > 1 for one in elastic.trained):
         yield "no job ever had two sizes"
     if (idle := longest_idle(elastic)) > ROUND_S:
@@ -38,11 +37,17 @@ def troubles(fixed: Course, elastic: Course) -> Iterator[str]:
         for gap in changes(one, elastic.outages):
             if gap > ROUND_S:
                 yield f"{one.job.name}: a change of size kept it without GPUs for {gap:.0f} s"
-    if (own := mean_s(elastic)) > RATIO * (other := mean_s(fixed)):
-        yield f"mean completion {own:.0f} s is more than {RATIO:g} times the {other:.0f} s of fixed sizes"
     if not elastic.decisions:
         yield "the scaler recorded no decision"
     yield from wrong_decisions(elastic.decisions)
+
+
+def _beside(fixed: Course, elastic: Course) -> Iterator[str]:
+    for same, one in zip(fixed.trained, elastic.trained, strict=True):
+        if same.loss is not None and one.loss is not None and abs(same.loss - one.loss) > LOSS_TOLERANCE:
+            yield f"{one.job.name}: its loss is {one.loss:.4f}, and {same.loss:.4f} with a fixed size"
+    if (own := mean_s(elastic)) > RATIO * (other := mean_s(fixed)):
+        yield f"mean completion {own:.0f} s is more than {RATIO:g} times the {other:.0f} s of fixed sizes"
 
 
 def _of_training(one: Trained) -> Iterator[str]:
@@ -135,22 +140,27 @@ def mean_s(course: Course) -> float:
     return sum(map(took_s, course.trained)) / len(course.trained)
 
 
-def job_lines(fixed: Course, elastic: Course) -> Iterator[str]:
+def job_lines(fixed: Course | None, elastic: Course) -> Iterator[str]:
     """Yield a line for each job."""
-    for same, other in zip(fixed.trained, elastic.trained, strict=True):
+    for same, other in zip((fixed or elastic).trained, elastic.trained, strict=True):
         sizes = " ".join(f"{each.gpus}x{each.batch // each.gpus}" for each in other.sessions)
-        yield (
-            f"{other.job.name} {other.job.model}: {took_s(other):.0f} s elastic, {took_s(same):.0f} s fixed with "
-            f"{same.job.learners}; GPUs x batch of one: {sizes}"
-        )
+        beside = "" if fixed is None else f", {took_s(same):.0f} s fixed with {same.job.learners}"
+        yield f"{other.job.name} {other.job.model}: {took_s(other):.0f} s elastic{beside}; GPUs x batch of one: {sizes}"
 
 
-def line(fixed: Course, elastic: Course) -> str:
+def line(fixed: Course | None, elastic: Course) -> str:
     """Return what came of all jobs."""
     gaps = [gap for one in elastic.trained for gap in changes(one, elastic.outages)]
+    means, idle = (
+        " and ".join(
+            f"{measure(course):.0f} s {kind}"
+            for kind, course in (("elastic", elastic), ("fixed", fixed))
+            if course is not None
+        )
+        for measure in (mean_s, longest_idle)
+    )
     return (
         f"jobs {len(elastic.trained)} sessions {sum(len(one.sessions) for one in elastic.trained)} kills "
-        f"{elastic.kills} of the daemon, {len(elastic.outages)} of nodes; mean completion {mean_s(elastic):.0f} s "
-        f"elastic, {mean_s(fixed):.0f} s fixed; longest change {max(gaps, default=0.0):.0f} s; longest idle GPU while "
-        f"a job waited {longest_idle(elastic):.0f} s elastic, {longest_idle(fixed):.0f} s fixed"
+        f"{elastic.kills} of the daemon, {len(elastic.outages)} of nodes; mean completion {means}; longest change "
+        f"{max(gaps, default=0.0):.0f} s; longest idle GPU while a job waited {idle}"
     )
