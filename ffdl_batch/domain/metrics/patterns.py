@@ -80,7 +80,8 @@ def reference(text: str) -> Optional[str]:
 
 
 def check_metrics(kind: str, groups: Sequence[ExtractionGroup], line_lookahead: int) -> Tuple[MetricFinding, ...]:
-    """Return every mistake that prevents `evaluation_metrics` from being collected, in the order of the groups."""
+    """Return every mistake that prevents `evaluation_metrics` from being collected, in the order of the groups. Without
+    groups, only the learner's own reports are collected (:mod:`ffdl_batch.domain.metrics.learner_reports`)."""
     try:
         known = kind_of(kind)
     except UnknownKind as error:
@@ -95,8 +96,6 @@ def check_metrics(kind: str, groups: Sequence[ExtractionGroup], line_lookahead: 
         words = f"{line_lookahead} lines are not looked at together"
         cure = f"write a number from {LEAST_LOOKAHEAD} to {MOST_LOOKAHEAD}"
         findings.append(MetricFinding(("line_lookahead",), words, cure))
-    if not groups:
-        findings.append(MetricFinding(("groups",), "regex_extractor without groups finds nothing", "write groups"))
     for group in groups:
         findings.extend(_check_group(group))
     return tuple(findings)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ffdl_batch.domain.job.metric_collection import collecting_of
 from ffdl_batch.domain.job.secret_references import image_credentials, needed_secrets
+from ffdl_batch.domain.metrics.records import Collecting
 from ffdl_batch.manifest import Defaults
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, notes, parse, read, warnings
 
@@ -235,7 +237,6 @@ def test_evaluation_metrics_warns_about_unknown_key_type_and_missing_meta() -> N
 
 
 @pytest.mark.parametrize(("metrics", "line", "said"), [
-    ("type: regex_extractor", 4, "groups: regex_extractor without groups finds nothing (write groups)"),
     ("type: regex_extractor\n  groups:\n    g:\n      regex: '('", 8, "groups.g.regex: is not a regular expression"),
     ("type: regex_extractor\n  groups:\n    g:\n      regex: '%{X:a}'", 8, "there is no macro %{X}"),
     ("type: regex_extractor\n  groups: {g: {regex: a, scalars: {x: {value: $b}}}}", 6,
@@ -247,6 +248,12 @@ def test_evaluation_metrics_rejects_expression_that_finds_nothing_at_its_line(
 ) -> None:
     found = errors(parse(f"{MINIMAL}evaluation_metrics:\n  {metrics}\n"))
     assert [text for text in found if said in text and f":{line}:" in text], found
+
+
+def test_evaluation_metrics_without_groups_collect_reports_of_the_learner() -> None:
+    parsed = parse(f"{MINIMAL}evaluation_metrics: {{type: regex_extractor}}\n")
+    assert parsed.spec is not None and errors(parsed) == []
+    assert collecting_of(parsed.spec.metrics) == Collecting("regex_extractor")
 
 
 def test_evaluation_metrics_warns_about_unknown_meta_group_and_collector() -> None:
