@@ -31,6 +31,7 @@ class PlantedAttempt:
     """Of a confirmed checkpoint."""
     learners: int = 0
     global_batch: int | None = None
+    gpus: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def _attempts(job: PlantedJob) -> list[dict[str, object]]:
             "ended_at": one.ended_at, "outcome_code": one.outcome_code, "network": "", "nodes": "",
             "interruption": one.interruption, "gpu_seconds": one.gpu_seconds,
             "checkpoint": json.dumps(_checkpoint(one)), "learners": one.learners, "global_batch": one.global_batch,
+            "gpus": one.gpus,
         }
         for number, one in enumerate(job.attempts, 1)
     ]  # fmt: skip

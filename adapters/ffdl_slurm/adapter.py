@@ -22,7 +22,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -47,7 +47,7 @@ from ffdl_batch.domain.outcome.shared_listing import SharedView
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow
 from ffdl_batch.plugins import AdapterContext, Settings
 from ffdl_batch.runtimes.launch_request import ArrayPlan, AttemptNode, Chunk, LaunchPlan, LaunchRequest, NodeProgram
-from ffdl_slurm.commands import beside_argv
+from ffdl_slurm.commands import beside_argv, sinfo_argv
 from ffdl_slurm.doctor.cluster_checks import Doctor
 from ffdl_slurm.doctor.hub_account import explain_blindness
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
@@ -56,13 +56,15 @@ from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape, SlurmGateway
 from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.submission_files import recover_reply
 from ffdl_slurm.native_array import job_arguments, plan_array
-from ffdl_slurm.observing.accounted_runs import runs_of
+from ffdl_slurm.observing.accounted_runs import has_shares, runs_of, uses_of
 from ffdl_slurm.observing.parsers import JobRecord
 from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick
 from ffdl_slurm.observing.shared_rows import read_shared
+from ffdl_slurm.observing.sinfo import parse_sinfo
 from ffdl_slurm.pending.explanation import Outlooks
 from ffdl_slurm.planning.controller_delivery import deliver_controller
 from ffdl_slurm.planning.eligible_nodes import names_in
+from ffdl_slurm.planning.gres import shares_per_gpu
 from ffdl_slurm.planning.launch_plan import BACKEND, make_plan
 from ffdl_slurm.settings import GatewayKind, SlurmSettings, doubt_times, read_settings
 
@@ -259,11 +261,23 @@ class SlurmScheduler(Outlooks):
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
         """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""
         records = self._gateway.account_for_runs({native.job for native in attempts}) if attempts else []
-        return None if records is None else runs_of(records, attempts, self._tables.token_of)
+        if records is None:
+            return None
+        return runs_of(records, attempts, self._tables.token_of, self._shares_per_gpu(one.tres for one in records))
 
     def accounted_uses(self, since: float, until: float) -> Sequence[AccountedUse] | None:
         """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""
-        return self._gateway.account_for_all_users(since, until)
+        records = self._gateway.account_for_all_users(since, until)
+        if records is None:
+            return None
+        return uses_of(records, self._shares_per_gpu(one.tres_s for one in records))
+
+    def _shares_per_gpu(self, resources: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+        """Return :func:`shares_per_gpu` of the nodes, which are listed only if `resources` have shares."""
+        if not any(map(has_shares, resources)):
+            return {}
+        nodes, *_ = self._gateway.query(sinfo_argv(), parse_sinfo)
+        return shares_per_gpu(nodes)
 
     def accounting_outage(self) -> AccountingOutage | None:
         """See :class:`ffdl_batch.ports.capabilities.HasAccounting`."""

@@ -45,24 +45,35 @@ def read_rates(table: Mapping[str, Any], origins: Mapping[str, str]) -> Rates:
         if key == "currency":
             if not isinstance(value, str) or len(value) > _LONGEST_CURRENCY or not value.isprintable():
                 raise ValueError(f"{place} must be a short text, as EUR, not {shown_toml(value)}")
-        elif key == "gpu_types":
+        elif key in _BY_TYPE:
+            example, check = _BY_TYPE[key]
             if not isinstance(value, dict):
-                raise ValueError(f"{place} must be a table of GPU types, as {{ a100 = 2.5 }}, not {shown_toml(value)}")
-            for name, price in value.items():
-                _check_price(f"{place}.{name}", price)
+                raise ValueError(f"{place} must be a table of GPU types, as {example}, not {shown_toml(value)}")
+            for name, number in value.items():
+                check(f"{place}.{name}", number)
             if len({name.lower() for name in value}) != len(value):
                 raise ValueError(f"{place} names a GPU type twice; upper and lower case are the same type")
         else:
             _check_price(place, value)
-    prices = {name: float(price) for name, price in table.get("gpu_types", {}).items()}
-    return Rates(
-        table.get("currency", ""), float(table.get("gpu_hour", 0)), float(table.get("cpu_hour", 0)), gpu_types=prices
-    )
+    by_type = {key: {name: float(number) for name, number in table.get(key, {}).items()} for key in _BY_TYPE}
+    return Rates(table.get("currency", ""), float(table.get("gpu_hour", 0)), float(table.get("cpu_hour", 0)), **by_type)
 
 
 def _check_price(place: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{place} must be the price of an hour, 0 or above, not {shown_toml(value)}")
+
+
+def _check_part(place: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError(f"{place} must be a part of a GPU, above 0 and at most 1, not {shown_toml(value)}")
+
+
+_BY_TYPE: Mapping[str, tuple[str, Callable[[str, object], None]]] = {
+    "gpu_types": ("{ a100 = 2.5 }", _check_price),
+    "gpu_parts": ('{ "1g.24gb" = 0.25 }', _check_part),
+}
+"""Tables of GPU types: an example, and what checks a value."""
 
 
 def read_notices(table: Mapping[str, Any], origins: Mapping[str, str]) -> NoticeSettings:

@@ -76,6 +76,9 @@ class Attempt:
     """0 = those that the job was submitted with: an older release began the attempt."""
     global_batch: int | None = None
     """None = the job is not elastic."""
+    gpus: float | None = None
+    """GPUs that it holds, with shares as parts of a GPU. None = not known: it was not submitted yet, or an older
+    release began it."""
 
 
 class SizeState(StrEnum):

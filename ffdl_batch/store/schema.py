@@ -122,6 +122,7 @@ ATTEMPTS = Table(
     Column("simulated", Integer, nullable=False, server_default="0"),
     Column("learners", Integer, nullable=False, server_default="0"),
     Column("global_batch", Integer),
+    Column("gpus", Double),
     UniqueConstraint("token", name="uq_attempts_token"),
     Index("ix_attempts_upload_pending", "upload_pending"),
 )

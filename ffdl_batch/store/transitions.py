@@ -288,6 +288,8 @@ def _attempt_columns(
     }
     if after.native_id and not job.native_id:
         columns["submitted_at"] = next((entry.at for entry in entries if entry.state is JobState.QUEUED), now)
+    if change.attempt_gpus is not None:
+        columns["gpus"] = change.attempt_gpus
     with_job = bool(entries) and (after.state.is_terminal or after.state is JobState.PENDING or change.succeeded)
     if with_job:
         columns |= {"ended_at": entries[-1].at, "outcome_code": change.error_code}

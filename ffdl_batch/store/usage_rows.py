@@ -36,7 +36,7 @@ _ATTEMPTS = tuple(
     ATTEMPTS.c[name]
     for name in (
         "job_id", "number", "created_at", "native_id", "ended_at", "outcome_code", "interruption", "gpu_seconds",
-        "checkpoint", "token", "backend",
+        "checkpoint", "token", "backend", "gpus",
     )
 )  # fmt: skip
 _HISTORY = tuple(HISTORY.c[name] for name in ("job_id", "at", "state", "attempt", "cause"))
@@ -103,9 +103,9 @@ def _made(jobs: Sequence[Any], attempts: Sequence[Any], steps: Sequence[Any]) ->
     records: dict[str, dict[int, AttemptRecord]] = {}
     tokens: dict[str, dict[int, str]] = {}
     backends: dict[str, dict[int, str]] = {}
-    for job_id, number, created, native, ended, code, why, gpu_seconds, checkpoint, token, backend in attempts:
+    for job_id, number, created, native, ended, code, why, gpu_seconds, checkpoint, token, backend, gpus in attempts:
         saved = None if checkpoint == "{}" else json.loads(checkpoint).get("saved_at")
-        record = AttemptRecord(number, created, native, ended, code, why, gpu_seconds, saved)
+        record = AttemptRecord(number, created, native, ended, code, why, gpu_seconds, saved, gpus)
         records.setdefault(job_id, {})[number] = record
         tokens.setdefault(job_id, {})[number] = token
         backends.setdefault(job_id, {})[number] = backend

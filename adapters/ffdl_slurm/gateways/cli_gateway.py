@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import TypeVar, cast
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import AccountedUse, AccountingOutage
+from ffdl_batch.domain.backend_facts import AccountingOutage
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.scheduler_errors import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands
@@ -28,7 +28,7 @@ from ffdl_slurm.gateways.command_runner import (
 )
 from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape
 from ffdl_slurm.observing import parsers
-from ffdl_slurm.observing.accounted_runs import RunRecord, parse_runs, parse_uses
+from ffdl_slurm.observing.accounted_runs import RunRecord, UseRecord, parse_runs, parse_uses
 from ffdl_slurm.observing.parsers import Garbled, JobRecord, OddRows
 from ffdl_slurm.observing.shared_rows import split_by_user
 from ffdl_slurm.observing.sinfo import parse_sinfo
@@ -192,7 +192,7 @@ class CommandLineGateway:
             found += records
         return found
 
-    def account_for_all_users(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+    def account_for_all_users(self, since: float, until: float) -> Sequence[UseRecord] | None:
         """See the port."""
         return self._ask_accounts(commands.sacct_uses_argv(since, until), parse_uses)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import AccountedUse, AccountingOutage, NodeShape, PartitionShape
+from ffdl_batch.domain.backend_facts import AccountingOutage, NodeShape, PartitionShape
 from ffdl_batch.domain.scheduler_errors import NotNow
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_slurm.observing.accounted_runs import RunRecord
+from ffdl_slurm.observing.accounted_runs import RunRecord, UseRecord
 from ffdl_slurm.observing.parsers import JobRecord, SiteConfig
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class SlurmGateway(Protocol):
         """Return those of every start of these jobs."""
         ...
 
-    def account_for_all_users(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+    def account_for_all_users(self, since: float, until: float) -> Sequence[UseRecord] | None:
         """Return what all users held within a period, in seconds since the epoch."""
         ...
 

@@ -19,14 +19,14 @@ from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.domain.backend_facts import AccountedUse, AccountingOutage
+from ffdl_batch.domain.backend_facts import AccountingOutage
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands
 from ffdl_slurm.gateways import error_mapping, submission_files
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
 from ffdl_slurm.gateways.command_runner import check_conf, query_environment, submit_environment
 from ffdl_slurm.gateways.gateway import SiteShape
-from ffdl_slurm.observing.accounted_runs import RunRecord
+from ffdl_slurm.observing.accounted_runs import RunRecord, UseRecord
 from ffdl_slurm.observing.parsers import Garbled, JobRecord, JobRow, parse_row
 from ffdl_slurm.output_text import shorten
 
@@ -110,7 +110,7 @@ class PyslurmGateway:
         """See the port."""
         return self._commands.account_for_runs(ids)
 
-    def account_for_all_users(self, since: float, until: float) -> Sequence[AccountedUse] | None:
+    def account_for_all_users(self, since: float, until: float) -> Sequence[UseRecord] | None:
         """See the port."""
         return self._commands.account_for_all_users(since, until)
 

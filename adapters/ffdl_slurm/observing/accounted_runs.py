@@ -1,4 +1,7 @@
-"""Parse sacct's records of the starts of jobs: how long they ran, and with which resources. Pure."""
+"""Parse sacct's records of the starts of jobs: how long they ran, and with which resources. Pure.
+
+GPUs include shares: `per_gpu` has the number of shares of a GPU by the name of the resource.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ffdl_batch.domain.backend_facts import AccountedRun, AccountedUse
 from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.job.spec_errors import SHARING
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.commands import RUN_FIELDS, SEPARATOR, USE_FIELDS
 from ffdl_slurm.observing.parsers import Garbled, JobRow, may_be_row, parse_row, read_lines
 from ffdl_slurm.output_text import begin
 
-_Seconds = defaultdict[tuple[str, str], float]
 _BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCII)
 """A job's id before a separator. A line with another beginning continues a name that has line breaks."""
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
 _DIGITS_MOST = 15
+_GPU = "gres/gpu"
+_SHARES = {f"gres/{name}": name for name in SHARING}
+_DEVICES = {_GPU, *_SHARES}
 _UNITS = {"": 1.0, "K": 1024.0, "M": 1024.0**2, "G": 1024.0**3, "T": 1024.0**4, "P": 1024.0**5}
 
 
@@ -35,10 +41,20 @@ class RunRecord:
     unread: str = ""
     """Why the row cannot be read. Then only the id is known, and the name unless it is ""."""
 
-    @property
-    def gpus(self) -> float | None:
-        """The number of GPUs; None if the record names none."""
-        return _count_gpus(self.tres)
+    def gpus(self, per_gpu: Mapping[str, float]) -> float | None:
+        """Return the number of GPUs; None if the record names none, or shares of an unknown size."""
+        return _count_gpus(self.tres, per_gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class UseRecord:
+    """What one user held under one account."""
+
+    user: str
+    account: str
+    jobs: int
+    tres_s: Mapping[str, float]
+    """Seconds of each resource, by Slurm's names."""
 
 
 def parse_runs(text: str) -> list[RunRecord]:
@@ -85,7 +101,7 @@ def _record(row: str) -> RunRecord | None:
     amounts = parse_tres(tres)
     for part in tres.strip().split(","):
         name = part.rpartition("=")[0]
-        if name.partition(":")[0] == "gres/gpu" and name not in amounts:
+        if name.partition(":")[0] in _DEVICES and name not in amounts:
             return _unread(record.native, record.name, f"sacct printed {begin(part)!r} for the GPUs of job {number}")
     return RunRecord(record.native, record.name, float(elapsed), amounts, record.observation.phase is Phase.ENDED)
 
@@ -94,10 +110,11 @@ def _unread(native: NativeId, name: str, why: str) -> RunRecord:
     return RunRecord(native, name, 0.0, {}, is_over=False, unread=why)
 
 
-def parse_uses(text: str) -> list[AccountedUse]:
+def parse_uses(text: str) -> list[UseRecord]:
     """Parse the output of :func:`ffdl_slurm.commands.sacct_uses_argv`; add up the jobs of each user and account. Raises
     Garbled."""
-    jobs, gpu_s, cpu_s = Counter[tuple[str, str]](), _Seconds(float), _Seconds(float)
+    jobs = Counter[tuple[str, str]]()
+    seconds: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for line in read_lines(text, len(USE_FIELDS), "sacct", ("User", "Account")):
         fields = line.split(SEPARATOR)
         if len(fields) != len(USE_FIELDS) or not fields[2].isdecimal() or len(fields[2]) > _DIGITS_MOST:
@@ -105,11 +122,24 @@ def parse_uses(text: str) -> list[AccountedUse]:
         user, account, elapsed, tres = fields
         if not tres:
             continue  # it has not started
-        amounts = parse_tres(tres)
         jobs[user, account] += 1
-        gpu_s[user, account] += float(elapsed) * (_count_gpus(amounts) or 0.0)
-        cpu_s[user, account] += float(elapsed) * amounts.get("cpu", 0.0)
-    return [AccountedUse(*key, jobs[key], gpu_s[key], cpu_s[key]) for key in sorted(jobs)]
+        for name, amount in _without_doubles(parse_tres(tres)).items():
+            seconds[user, account][name] += float(elapsed) * amount
+    return [UseRecord(*key, jobs[key], seconds[key]) for key in sorted(jobs)]
+
+
+def uses_of(records: Sequence[UseRecord], per_gpu: Mapping[str, float]) -> list[AccountedUse]:
+    """Return what users held. Shares of an unknown size are left out."""
+    return [
+        AccountedUse(
+            one.user,
+            one.account,
+            one.jobs,
+            sum(_gpus_in(name, seconds, per_gpu) or 0.0 for name, seconds in one.tres_s.items()),
+            one.tres_s.get("cpu", 0.0),
+        )
+        for one in records
+    ]
 
 
 def parse_tres(text: str) -> dict[str, float]:
@@ -123,16 +153,37 @@ def parse_tres(text: str) -> dict[str, float]:
     return found
 
 
-def _count_gpus(tres: Mapping[str, float]) -> float | None:
-    """Return the number of GPUs; None if the resources name none. With types, Slurm lists each type and the sum."""
-    if "gres/gpu" in tres:
-        return tres["gres/gpu"]
-    typed = [count for name, count in tres.items() if name.startswith("gres/gpu:")]
-    return sum(typed) if typed else None
+def has_shares(tres: Mapping[str, float]) -> bool:
+    """Return whether the resources have shares of GPUs."""
+    return any(name.partition(":")[0] in _SHARES for name in tres)
+
+
+def _without_doubles(tres: Mapping[str, float]) -> dict[str, float]:
+    """Leave out types whose sum is there, too: Slurm lists both if both are accounted."""
+    return {name: count for name, count in tres.items() if ":" not in name or name.partition(":")[0] not in tres}
+
+
+def _count_gpus(tres: Mapping[str, float], per_gpu: Mapping[str, float]) -> float | None:
+    devices = {name: count for name, count in _without_doubles(tres).items() if name.partition(":")[0] in _DEVICES}
+    counts = [_gpus_in(name, count, per_gpu) for name, count in devices.items()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _gpus_in(name: str, count: float, per_gpu: Mapping[str, float]) -> float | None:
+    """Return how many GPUs an amount of a resource is; None if it is shares of an unknown size."""
+    kind = name.partition(":")[0]
+    if kind in _SHARES:
+        size = per_gpu.get(_SHARES[kind])
+        return count / size if size else None
+    return count if kind == _GPU else 0.0
 
 
 def runs_of(
-    records: Sequence[RunRecord], attempts: Mapping[NativeId, Token], token_of: Callable[[str, str | None], str]
+    records: Sequence[RunRecord],
+    attempts: Mapping[NativeId, Token],
+    token_of: Callable[[str, str | None], str],
+    per_gpu: Mapping[str, float],
 ) -> dict[NativeId, list[AccountedRun]]:
     """Return the starts of each attempt.
 
@@ -140,7 +191,7 @@ def runs_of(
     twice. If no record names a GPU, the accounting does not count them (AccountingStorageTRES). An attempt with a row
     that cannot be read has only a run with the reason.
     """
-    counts_gpus = any(record.gpus is not None for record in records)
+    counts_gpus = any(record.gpus(per_gpu) is not None for record in records)
     found: dict[NativeId, list[AccountedRun]] = {}
     unread: dict[NativeId, str] = {}
     for record in records:
@@ -153,7 +204,9 @@ def runs_of(
             unread.setdefault(native, record.unread)
         runs = found.setdefault(native, [])
         if record.tres or record.elapsed_s:
-            gpus = (record.gpus or 0.0) if counts_gpus else None
+            gpus = record.gpus(per_gpu)
+            if gpus is None and counts_gpus and not has_shares(record.tres):
+                gpus = 0.0
             runs.append(AccountedRun(record.elapsed_s, gpus, record.tres.get("cpu"), record.is_over))
     odd = {native: [AccountedRun(0.0, None, None, is_over=False, unread=why)] for native, why in unread.items()}
     return {**found, **odd}

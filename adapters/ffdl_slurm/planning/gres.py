@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from ffdl_batch.domain.backend_facts import NodeShape
@@ -79,6 +79,16 @@ def count(node: NodeShape, name: str) -> int:
 def count_gpus(node: NodeShape, kind: str) -> int:
     """Return how many GPUs of the type ("" = any) one node has."""
     return node.gpus.get(kind, 0) if kind else sum(node.gpus.values())
+
+
+def shares_per_gpu(nodes: Iterable[NodeShape]) -> dict[str, float]:
+    """Return the number of shares of a GPU by the name of the resource, if it is the same on all nodes with shares."""
+    found: dict[str, set[float]] = {}
+    for node in nodes:
+        for name in SHARING:
+            if (shares := count(node, name)) and (gpus := count_gpus(node, "")):
+                found.setdefault(name, set()).add(shares / gpus)
+    return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1}
 
 
 def kinds(nodes: Sequence[NodeShape]) -> tuple[str, ...]:

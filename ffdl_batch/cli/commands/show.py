@@ -166,6 +166,7 @@ def _print_place(job: JobView) -> None:
     number = _attempt_of_times(job)
     print_line("Attempt", str(job.attempt) + (f"; attempt {number} is next" if 1 < number != job.attempt else ""))
     print_line("Nodes", job.nodes)
+    print_line("GPU devices", " ".join(job.gpu_devices))
     print_line("Results", job.results or job.results_note, _attempt_of(job, job.results))
     print_line(_store_label(job), job.stored_in, job.stored_at)
     print_line("Logs", job.logs, _attempt_of(job, job.logs))

@@ -231,3 +231,5 @@ class Change:
     """Learners that were started again, oldest first: time and message. Each is an entry beside those of the steps."""
     incidents: tuple[Incident, ...] = ()
     """Incidents of this job; one that is known (attempt and episode) is not written again."""
+    attempt_gpus: float | None = None
+    """GPUs that the current attempt holds, with shares as parts of a GPU. None = no change."""

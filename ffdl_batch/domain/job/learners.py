@@ -66,6 +66,21 @@ def hosts_of(events: Sequence[Event]) -> dict[str, str]:
     return {event.source: event.node for event in events if event.kind is EventKind.STARTED}
 
 
+def gpu_devices(events: Sequence[Event]) -> tuple[str, ...]:
+    """Return the GPUs of the attempt's latest run as node and device file, or as node and the scheduler's number if
+    learners can open more files than they have GPUs. Empty if the controllers did not look at device files."""
+    found: list[str] = []
+    run = latest_run(events)
+    nodes = hosts_of(run)
+    for event in run:
+        if event.kind is not EventKind.DEVICES:
+            continue
+        given, files = (str(event.fields.get(name) or "").split(",") for name in ("gpus", "files"))
+        names = files if len(files) <= len(given) else given
+        found += [f"{nodes.get(event.source, event.node)}:{name}" for name in names if name]
+    return tuple(dict.fromkeys(found))
+
+
 def learner_list(launch: LaunchFile, events: Sequence[Event], *, is_over: bool) -> tuple[LearnerView, ...]:
     """Return every learner of the attempt's latest run, by number. `is_over`: the attempt has ended."""
     run = latest_run(events)

@@ -79,6 +79,9 @@ class AttemptView:
     """0 = unknown: an older release began the attempt."""
     global_batch: int | None = None
     """Samples of one step; None = the job is not elastic."""
+    gpus: float | None = None
+    """GPUs that it holds, with shares as parts of a GPU; None = not known: it was not submitted yet, or an older
+    release began it."""
 
 
 class LearnerState(StrEnum):
@@ -134,8 +137,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job. A list of jobs leaves out `attempts`, `learner_list`, `moving`, `moving_at`, `expected_end`
-    and `incidents`."""
+    """One job. A list of jobs leaves out `attempts`, `learner_list`, `moving`, `moving_at`, `expected_end`,
+    `gpu_devices` and `incidents`."""
 
     id: str
     name: str
@@ -211,6 +214,8 @@ class JobView:
     """What went wrong with the job, in order of time."""
     results_note: str = ""
     """Where the results are, if no directory of this host has them."""
+    gpu_devices: tuple[str, ...] = ()
+    """While it is in PROCESSING: its GPUs as node and device file, ``n1:/dev/nvidia0``; empty = not known."""
 
 
 UNREADABLE = "FFDL.unreadable"

@@ -58,6 +58,8 @@ class AttemptRecord:
     """Of its last run, according to its controller or its scheduler; 0 = not reported."""
     saved_at: float | None = None
     """Time of its newest checkpoint."""
+    gpus: float | None = None
+    """GPUs that it holds, with shares as parts of a GPU; None = those that were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,11 @@ class Timeline:
     """The periods in which the job had not ended."""
 
 
+def in_parts(line: Timeline, part: float) -> Timeline:
+    """Return the timeline of a job whose devices are each this part of a GPU."""
+    return line if part == 1 else replace(line, runs=tuple(replace(run, gpus=run.gpus * part) for run in line.runs))
+
+
 def overlap(began: float, ended: float, since: float, until: float) -> float:
     """Return the seconds that two periods share."""
     return max(0.0, min(ended, until) - max(began, since))
@@ -133,10 +140,11 @@ def _with_unseen(
     """Return the runs, and those of attempts that held GPUs and failed before they reported a phase."""
     seen = {run.attempt for run in runs}
     for record in attempts.values():
-        if record.number in seen or not record.gpu_seconds or record.ended_at is None or not asked.gpus:
+        gpus = asked.gpus if record.gpus is None else record.gpus
+        if record.number in seen or not record.gpu_seconds or record.ended_at is None or not gpus:
             continue
         after = (e.state for e in entries if e.at >= record.created_at and e.state in TERMINAL)
-        length = min(record.gpu_seconds / asked.gpus, record.ended_at - record.created_at)
+        length = min(record.gpu_seconds / gpus, record.ended_at - record.created_at)
         end = next(after, JobState.QUEUED)
         runs.append(Run(record.number, record.ended_at - max(0.0, length), record.ended_at, 0.0, 0.0, (), end))
     return sorted(runs, key=lambda run: (run.began, run.attempt))
@@ -151,7 +159,7 @@ def _weigh(run: Run, attempts: Mapping[int, AttemptRecord], asked: Asked, *, is_
         run = _cut(run, record.ended_at)
     if _only_stages(record, attempts, asked):
         return replace(run, gpus=0.0, cpus=min(asked.cpus / max(1, asked.learners), _STAGING_CPUS))
-    gpus = asked.gpus
+    gpus = asked.gpus if record.gpus is None else record.gpus
     if is_last and record.ended_at is not None and record.gpu_seconds and run.length_s > 0:
         gpus = record.gpu_seconds / run.length_s
     return replace(run, gpus=gpus, cpus=asked.cpus)

@@ -56,7 +56,8 @@ def queued(storage: JobStorage, job: Job, native: NativeId, plan: LaunchPlan | N
     }
     if plan is not None and (fresh := [one for one in plan.kept_off if one not in job.warnings]):
         columns["warnings"] = (*job.warnings, *fresh)
-    return Change(steps=((JobState.QUEUED, min(at, storage.clock.now())),), columns=columns)
+    gpus = launch.succession.gpus if launch.succession is not None else None
+    return Change(steps=((JobState.QUEUED, min(at, storage.clock.now())),), columns=columns, attempt_gpus=gpus)
 
 
 def turned_away(adapters: Adapters, jobs: Sequence[Job], error: NotTaken) -> str:

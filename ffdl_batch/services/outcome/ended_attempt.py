@@ -70,7 +70,7 @@ def gpus_of(job: Job, attempt: AttemptDir) -> float:
     """Return the number of GPUs that the attempt was given. Some may be idle if the roles fill their nodes differently.
     Raises OSError."""
     requested = count_gpus(job.effective_spec)
-    launch = read_launch(attempt) if requested else None
+    launch = read_launch(attempt) if requested or job.effective_spec.resources.gres else None
     return launch.succession.gpus if launch is not None and launch.succession is not None else requested
 
 

@@ -353,6 +353,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         uploaded_at=next((e.at for e in history if e.is_upload_of(attempt.number)), None),
         learners=attempt.learners,
         global_batch=attempt.global_batch,
+        gpus=attempt.gpus,
     )
 
 

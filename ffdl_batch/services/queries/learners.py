@@ -9,7 +9,7 @@ from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.log_tail import read_end
 from ffdl_batch.attempt.reader import NO_FILE, find_object
 from ffdl_batch.domain.job.job import HistoryEntry, Job, parse_job_id
-from ffdl_batch.domain.job.learners import StartedAgain, describe_restart, learner_list
+from ffdl_batch.domain.job.learners import StartedAgain, describe_restart, gpu_devices, learner_list
 from ffdl_batch.domain.job.views import JobView, LearnerView
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.advice import expected_end
@@ -53,10 +53,12 @@ TAIL_BYTES = 64 * 1024
 
 
 def with_progress(root: Root, job: JobView) -> JobView:
-    """Return `job` with the progress of its transfers, and when it will end by its own reports. Raises OSError."""
+    """Return `job` with the progress of its transfers, its GPUs, and when it will end by its own reports. Raises
+    OSError."""
     attempt = root.job(parse_job_id(job.id)).attempt(job.attempt)
     if job.state == JobState.PROCESSING:
-        job = replace(job, expected_end=expected_end(_reports(attempt)))
+        devices = gpu_devices(read_events(attempt)) if any(one.gpus for one in job.attempts[-1:]) else ()
+        job = replace(job, expected_end=expected_end(_reports(attempt)), gpu_devices=devices)
     try:
         cell = find_object(attempt.moving, MOST_BYTES, below=attempt.path)
         what, said, at = cell["what"], cell["said"], cell["at"]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ffdl_batch.domain.backend_facts import AccountedRun
 from ffdl_batch.domain.job.job import Token
 from ffdl_batch.domain.job.submission import Caller
+from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.domain.metrics.usage_report import HOUR_S, Agreement, AgreementRow
 from ffdl_batch.domain.metrics.usage_timeline import Run
 from ffdl_batch.domain.outcome.observation import NativeId
@@ -30,13 +32,16 @@ AT_ONCE = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """Our figures of an attempt. `shares_gpus`: it has parts of GPUs, which no accounting counts as GPUs."""
+    """Our figures of an attempt."""
 
     backend: str
     native_id: NativeId
     token: Token
     runs: tuple[Run, ...]
     shares_gpus: bool
+    """Whether it has shares of a GPU, which the accounting may not count."""
+    part: float
+    """How much of a GPU a device of its type is. An accounting counts devices."""
 
 
 def find_agreement(
@@ -51,7 +56,7 @@ def find_agreement(
     for used in used_in(storage, adapters.settings, caller, period):
         if used.job.ended_at is None or any(run.end is None for run in used.line.runs):
             running += bool(used.line.runs)
-        elif attempts := list(_attempts(used)):
+        elif attempts := list(_attempts(used, adapters.settings.rates)):
             jobs[used.job.id] = attempts
     theirs, keeping, without = _ask(adapters, [one for attempts in jobs.values() for one in attempts])
     rows = [
@@ -75,14 +80,17 @@ def find_agreement(
     )
 
 
-def _attempts(used: Used) -> Iterable[_Ours]:
+def _attempts(used: Used, rates: Rates) -> Iterable[_Ours]:
     """Yield the attempts that ran and have a native id."""
-    shares = 0 < used.job.asked.gpus_each < 1
+    part = rates.part_of_gpu(used.job.gpu_type)
+    each = used.job.asked.gpus_each
     for number, record in used.job.attempts.items():
         runs = tuple(run for run in used.line.runs if run.attempt == number)
         if runs and record.native_id:
             backend = used.job.backends.get(number) or used.job.backend
-            yield _Ours(backend, NativeId.parse(record.native_id), Token(used.job.tokens[number]), runs, shares)
+            native, token = NativeId.parse(record.native_id), Token(used.job.tokens[number])
+            shares = 0 < each < 1 or (not each and any(run.gpus for run in runs))
+            yield _Ours(backend, native, token, runs, shares, part)
 
 
 Answers = dict[tuple[str, NativeId], Sequence[AccountedRun]]
@@ -128,14 +136,19 @@ def _ask_one(
 def _row(job: str, attempts: Sequence[_Ours], theirs: Answers, tolerance_s: float) -> AgreementRow:
     runs = [run for one in attempts for run in one.runs]
     answers = [theirs.get((one.backend, one.native_id)) for one in attempts]
-    accounted = [run for answer in answers for run in answer or ()]
+    accounted = [
+        run if run.gpus is None else replace(run, gpus=run.gpus * one.part)
+        for one, answer in zip(attempts, answers, strict=True)
+        for run in answer or ()
+    ]
     why = next((run.unread for run in accounted if run.unread), "")
     if not why and any(answer is None for answer in answers):
         why = NOT_IN_ACCOUNTING
     known = not why
     ours_s, theirs_s = sum(run.length_s for run in runs), sum(run.elapsed_s for run in accounted)
     ours_gpu_s = sum(run.gpus * run.length_s for run in runs)
-    counted = all(run.gpus is not None for run in accounted) and not any(one.shares_gpus for one in attempts)
+    shares = any(one.shares_gpus for one in attempts)
+    counted = all(run.gpus is not None and not (shares and run.gpus == 0) for run in accounted)
     theirs_gpu_s = sum((run.gpus or 0.0) * run.elapsed_s for run in accounted) if known and counted else None
     count = max(len(runs), len(accounted))
     most = max([run.gpus for run in runs] + [run.gpus or 0.0 for run in accounted], default=0.0)

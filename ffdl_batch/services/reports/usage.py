@@ -34,7 +34,7 @@ from ffdl_batch.domain.metrics.usage_report import (
     kind_of_learners,
     shares,
 )
-from ffdl_batch.domain.metrics.usage_timeline import AttemptRecord, Loss, Timeline, losses, overlap, timeline
+from ffdl_batch.domain.metrics.usage_timeline import AttemptRecord, Loss, Timeline, in_parts, losses, overlap, timeline
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.domain.outcome.error_codes import FAULTS, NORMAL
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -149,7 +149,8 @@ def _used(storage: JobStorage, settings: Settings, uid: int | None, period: Peri
     now = storage.clock.now()
     for page in storage.store.used_jobs(uid, period.since, min(period.until, now + 1)):
         for job in page:
-            line = timeline(job.steps, job.attempts, job.asked, now)
+            held = timeline(job.steps, job.attempts, job.asked, now)
+            line = in_parts(held, settings.rates.part_of_gpu(job.gpu_type))
             if _is_in(line, job, period):
                 yield Used(job, line, _row(settings, job, line, period))
 
@@ -178,7 +179,7 @@ def _row(settings: Settings, job: UsedJob, line: Timeline, period: Period) -> Jo
         backend=job.backend,
         gpu_type=job.gpu_type,
         learners=job.asked.learners,
-        gpus_per_learner=job.asked.gpus_each,
+        gpus_per_learner=job.asked.gpus_each or _named_shares(line, job),
         attempts=len({run.attempt for run in line.runs if run.began < until and run.ended >= since}),
         state=job.state.value,
         error_code=job.error_code,
@@ -192,6 +193,11 @@ def _row(settings: Settings, job: UsedJob, line: Timeline, period: Period) -> Jo
         cost=settings.rates.cost(gpu_s, cpu_s, job.gpu_type),
         currency=settings.rates.currency,
     )
+
+
+def _named_shares(line: Timeline, job: UsedJob) -> float:
+    """Return the part of a GPU that a learner has if the manifest names a number of shares (``batch.gres``)."""
+    return line.runs[-1].gpus / max(1, job.asked.learners) if line.runs else 0.0
 
 
 @dataclass(slots=True)

@@ -43,9 +43,10 @@ def advise(storage: JobStorage, adapters: Adapters, caller: Caller, submission: 
     ends_at = storage.clock.monotonic() + PATIENCE_S
     past = LikeJobs(storage, caller, candidate.spec, candidate.backend, lambda: storage.clock.monotonic() > ends_at)
     jobs = past.jobs()
-    sizes = _Sizes(candidate.spec, _gpus_per_node(adapters, candidate, jobs))
-    notes, choices = _choose(sizes, jobs)
     rates = adapters.settings.rates
+    part = rates.part_of_gpu(candidate.spec.resources.gpu_type)
+    sizes = _Sizes(candidate.spec, _gpus_per_node(adapters, candidate, jobs), part)
+    notes, choices = _choose(sizes, jobs)
     if rates.is_set:
         choices = [_with_cost(one, rates, candidate.spec.resources.gpu_type) for one in choices]
     checkpoint, more = past.checkpoints()
@@ -108,6 +109,8 @@ class _Sizes:
     spec: JobSpec
     per_node: int
     """GPUs of a node; 0 = not known."""
+    part: float = 1.0
+    """How much of a GPU a device of the requested type is."""
 
     @property
     def requested(self) -> Form:
@@ -239,7 +242,7 @@ def _finish(sizes: _Sizes, jobs: Sequence[LikeJob], predicted: Sequence[Choice])
             choice = replace(one, time_s=time_s, time_limit_s=limit)
         if choice.time_s is not None:
             hours = choice.form.learners * choice.time_s / HOUR_S
-            gpus, cpus = choice.form.gpus, sizes.spec.resources.cpus
+            gpus, cpus = choice.form.gpus * sizes.part, sizes.spec.resources.cpus
             choice = replace(choice, gpu_hours=hours * gpus, cpu_hours=hours * cpus)
         choices.append(choice)
     return recommend(choices, lambda form: form.batch == sizes.usual_batch(form))

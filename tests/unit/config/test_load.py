@@ -221,6 +221,9 @@ def test_settings_read_backend_tables_and_default_backend(tmp_path: Path) -> Non
         ("[rates]\ngpu_types = 3", "rates.gpu_types must be a table of GPU types"),
         ("[rates]\ngpu_types = { a100 = '3' }", "rates.gpu_types.a100 must be the price"),
         ("[rates]\ngpu_types = { a100 = 3, A100 = 4 }", "names a GPU type twice"),
+        ("[rates]\ngpu_parts = 0.5", "rates.gpu_parts must be a table of GPU types"),
+        ("[rates]\ngpu_parts = { shared = 0 }", "rates.gpu_parts.shared must be a part of a GPU"),
+        ("[rates]\ngpu_parts = { shared = 2 }", "rates.gpu_parts.shared must be a part of a GPU"),
     ],
 )
 def test_config_error_names_file_or_key(tmp_path: Path, text: str, message: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.incidents.stalled_learners import alarms
-from ffdl_batch.domain.job.learners import describe_restart, learner_list, started_again
+from ffdl_batch.domain.job.learners import describe_restart, gpu_devices, learner_list, started_again
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Seat
 from ffdl_batch.domain.launch.learner_text import describe_end, name_learner
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
@@ -53,6 +53,13 @@ def test_started_again_numbers_restarts_and_excludes_starts_of_next_run() -> Non
     found = started_again(told(*FAILED, *again, began(1, 2), ended(0, 1, 9, restarted=True), began(0, 1)))
     assert [(one.learner_id, one.number) for one in found] == [(2, 1), (2, 2), (1, 1)]
     assert [one.learner_id for one in started_again(told(*FAILED, *again, NODES[1], began(1, 2)))] == [2]
+
+
+def test_gpu_devices_are_files_unless_learners_can_open_others_too() -> None:
+    confined: Told = (0, K.DEVICES, {"host": "n1.site", "gpus": "0", "files": "/dev/nvidia2"})
+    open_to_all: Told = (1, K.DEVICES, {"host": "n2.site", "gpus": "3", "files": "/dev/nvidia0,/dev/nvidia1"})
+    assert gpu_devices(told(*NODES, confined, open_to_all)) == ("n1:/dev/nvidia2", "n2:3")
+    assert gpu_devices(told(*NODES)) == ()
 
 
 def test_learner_list_shows_role_node_state_and_end_of_each_learner() -> None:

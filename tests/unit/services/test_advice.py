@@ -119,6 +119,15 @@ def test_advice_compares_measured_and_other_sizes_and_recommends_fast_one_that_c
     assert found.notes == ("the batch of each GPU is assumed to be the same at all sizes",)
 
 
+def test_advice_counts_mig_device_as_part_of_gpu(site: Site) -> None:
+    job = past(site, 1, 3600.0, resources=Resources(cpus=2.0, gpus=1.0, gpu_type="1g.10gb"))
+    plant(site.platform.storage.store.engine, [job])
+    site.set_settings(rates=Rates("EUR", gpu_hour=70.0, gpu_types={"1g.10gb": 2.0}))
+    (choice,) = advice(site, f"{MANIFEST}gpu_type: 1g.10gb\n").choices
+    assert choice.time_s is not None
+    assert (choice.gpu_hours, choice.cost) == (about(choice.time_s / HOUR / 7), about(2.0 * choice.time_s / HOUR))
+
+
 def test_advice_names_missing_history_and_sizes_to_measure(site: Site) -> None:
     found = advice(site)
     assert (found.jobs, found.choices, found.memory, found.checkpoint) == ((), (), None, None)

@@ -34,6 +34,14 @@ def test_deployer_submits_job_once_under_its_token_and_writes_template_for_next_
     assert asked == [], "its lease went with the last write"
 
 
+@pytest.mark.parametrize(("heads", "gpus"), [(True, 1.0), (False, None)])
+def test_deployer_records_gpus_of_attempt_from_its_plan(site: Site, heads: bool, gpus: float | None) -> None:
+    site.scheduler.heads_go_on = heads
+    job = site.deployed()
+    (attempt,) = site.platform.storage.store.attempts(job.id)
+    assert attempt.gpus == gpus
+
+
 def test_deployer_keeps_job_deploying_until_unreachable_scheduler_answers(site: Site) -> None:
     job = site.accept()
     site.scheduler.down = True

@@ -120,6 +120,7 @@ SHOWN_BY = {
         "test_cli_reads_host_from_configuration_without_environment_variable": "host host_program",
     },
     "services/reports/test_usage.py": {
+        "test_usage_report_applies_parts_of_gpu_types_in_settings": "rates.gpu_parts",
         "test_usage_report_applies_rates_of_gpu_type":
             "rates rates.currency rates.gpu_hour rates.cpu_hour rates.gpu_types",
     },

@@ -12,7 +12,7 @@ from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow, SchedulerUnreachable
 from ffdl_slurm.commands import sacct_runs_argv, sacct_uses_argv
 from ffdl_slurm.gateways.accounting_circuit import LONGEST_PAUSE_S, WANTED_S, Accounting
-from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, parse_uses, runs_of
+from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, parse_uses, runs_of, uses_of
 from ffdl_slurm.observing.parsers import Garbled
 
 
@@ -103,9 +103,13 @@ HEADER = "JobID|State|ElapsedRaw|AllocTRES|JobName\n"
 GPU2 = "billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=16G,node=1"
 
 
+PER_GPU = {"shard": 4.0}
+
+
 def runs(text: str, **attempts: str) -> dict[str, list[AccountedRun]]:
     wanted = {NativeId.parse(native.removeprefix("n")): Token(token) for native, token in attempts.items()}
-    found = runs_of(parse_runs(HEADER + text), wanted, lambda name, task: f"{name}-of-{task}" if task else name)
+    records = parse_runs(HEADER + text)
+    found = runs_of(records, wanted, lambda name, task: f"{name}-of-{task}" if task else name, PER_GPU)
     return {str(native): one for native, one in found.items()}
 
 
@@ -150,11 +154,25 @@ def test_parse_tres_reads_amounts_and_ignores_unreadable_entries(text: str, foun
 
 def test_sacct_run_parser_adds_gpus_listed_only_by_type_and_returns_no_count_if_accounting_counts_none() -> None:
     (record,) = parse_runs(HEADER + "7|COMPLETED|9|gres/gpu:a=2,gres/gpu:b=1|x\n")
-    assert record.gpus == 3.0
+    assert record.gpus({}) == 3.0
     (run,) = runs("7|COMPLETED|9|cpu=4,mem=1G|training-a-1\n", n7="training-a-1")["7"]
     assert run.gpus is None
     both = runs(f"7|COMPLETED|9|cpu=4|training-a-1\n8|COMPLETED|9|{GPU2}|x\n", n7="training-a-1")
     assert both["7"][0].gpus == 0.0
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("cpu=4,gres/shard=3", 0.75),
+        ("cpu=4,gres/shard:a100=2,gres/shard=2", 0.5),
+        ("cpu=4,gres/mps=50", None),  # no node tells how many are a GPU
+        ("cpu=4", 0.0),
+    ],
+)
+def test_sacct_run_parser_counts_shares_as_parts_of_a_gpu(tres: str, gpus: float | None) -> None:
+    (run,) = runs(f"7|COMPLETED|9|{tres}|training-a-1\n{GOOD}", n7="training-a-1")["7"]
+    assert run.gpus == gpus
 
 
 GOOD = f"6|COMPLETED|50|{GPU2}|training-b-1\n"
@@ -200,12 +218,19 @@ USE_HEADER = "User|Account|ElapsedRaw|AllocTRES\n"
 
 def test_sacct_use_parser_adds_up_started_jobs_of_each_user_and_account() -> None:
     text = f"ada|vis|100|{GPU2}\nbob|vis|7|cpu=1\nada|vis|50|cpu=2,gres/gpu:a=1\nada|sp|3|{GPU2}\nada|vis|0|\n"
-    assert parse_uses(USE_HEADER + text) == [
+    assert uses_of(parse_uses(USE_HEADER + text), {}) == [
         AccountedUse("ada", "sp", 1, 6.0, 12.0),
         AccountedUse("ada", "vis", 2, 250.0, 500.0),
         AccountedUse("bob", "vis", 1, 0.0, 7.0),
     ]
     assert parse_uses(USE_HEADER) == []
+
+
+def test_sacct_uses_count_shares_as_parts_of_a_gpu() -> None:
+    text = f"ada|vis|100|{GPU2}\nada|vis|100|cpu=1,gres/shard=1\nbob|vis|100|cpu=1,gres/mps=1\n"
+    records = parse_uses(USE_HEADER + text)
+    assert [one.gpu_s for one in uses_of(records, PER_GPU)] == [225.0, 0.0]
+    assert [one.gpu_s for one in uses_of(records, {"mps": 100.0})] == [200.0, 1.0]
 
 
 @pytest.mark.parametrize(

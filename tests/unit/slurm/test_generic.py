@@ -12,6 +12,7 @@ from ffdl_batch.domain.job.spec import BatchOptions, Placement, Resources, Role
 from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
+from ffdl_slurm.planning.gres import shares_per_gpu
 from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import SlurmSettings, read_settings
 from tests.unit.slurm.test_plan import FACTS, options, request
@@ -68,6 +69,11 @@ def test_plan_warns_if_gpu_share_is_rounded_up_and_counts_shares_for_gpu_hours()
     assert not [warning for warning in plan("mps", gpus=0.5).warnings if warning.startswith("gpus")]
     succession = plan("mps", PACK, gpus=0.25, learners=2).launch.succession
     assert succession is not None and succession.gpus == 0.5
+
+
+def test_shares_per_gpu_are_known_only_if_all_nodes_agree() -> None:
+    assert shares_per_gpu(NODES[:3]) == {"shard": 4.0, "mps": 100.0}
+    assert shares_per_gpu(NODES) == {"mps": 100.0}
 
 
 def test_plan_packs_only_learners_that_share_one_gpu_of_node() -> None:

@@ -60,7 +60,7 @@ def weigh(jobs: Sequence[PastJob], places: Sequence[Place]) -> list[tuple[PastJo
 
 def cost_of(job: PastJob, rates: Rates) -> float:
     """Return what the job would have cost."""
-    return rates.cost(job.gpu_s, job.cpu_s, job.gpu_type)
+    return rates.cost(job.gpu_s * rates.part_of_gpu(job.gpu_type), job.cpu_s, job.gpu_type)
 
 
 def unread_sentence(unread: Sequence[Unread]) -> str:

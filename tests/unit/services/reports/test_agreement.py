@@ -125,10 +125,26 @@ def test_agreement_reports_reason_for_unknown_job(site: Site, keeping: Keeping) 
     }
 
 
-def test_agreement_compares_only_time_for_fractional_gpus(site: Site, keeping: Keeping) -> None:
-    plant(site.platform.storage.store.engine, [replace(hour(), resources=Resources(gpus=0.5))])
-    keeping.runs = {"11": [run(3600.0, 0.0)]}
-    assert found(site).differing == 0
+@pytest.mark.parametrize(
+    ("resources", "held_s", "theirs", "counted", "differing"),
+    [
+        (Resources(gpus=0.5), HOUR / 2, 0.0, 0, 0),  # the accounting does not count shares
+        (Resources(gpus=0.5), HOUR / 2, 0.5, 1, 0),
+        (Resources(gpus=0.5), HOUR / 2, 0.75, 1, 1),
+        (Resources(gres={"shard": 3}), 0.75 * HOUR, 0.0, 0, 0),
+        (Resources(gres={"shard": 3}), 0.75 * HOUR, 0.75, 1, 0),
+        (Resources(gpus=1.0, gpu_type="2g.20gb"), HOUR, 1.0, 1, 0),  # it counts devices
+    ],
+)
+def test_agreement_compares_shares_as_parts_of_a_gpu(
+    site: Site, keeping: Keeping, resources: Resources, held_s: float, theirs: float, counted: int, differing: int
+) -> None:
+    job = hour()
+    attempt = replace(job.attempts[0], gpu_seconds=held_s)
+    plant(site.platform.storage.store.engine, [replace(job, resources=resources, attempts=(attempt,))])
+    keeping.runs = {"11": [run(3600.0, theirs)]}
+    said = found(site)
+    assert (said.gpus_counted, said.differing) == (counted, differing)
 
 
 def test_agreement_queries_accounting_in_batches_and_limits_rows(

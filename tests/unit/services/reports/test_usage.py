@@ -158,6 +158,46 @@ def test_usage_report_applies_rates_of_gpu_type(site: Site, begin: float) -> Non
 
 
 @pytest.mark.parametrize(
+    ("resources", "gpus", "each"),
+    [
+        (Resources(gpus=0.5), None, 0.5),
+        (Resources(gpus=0.3), 0.5, 0.3),  # rounded up to whole shares
+        (Resources(gres={"shard": 3}), 0.75, 0.75),
+        (Resources(gpus=1.0, gpu_type="nvidia_a100_2g.20gb"), 1.0, 1.0),
+    ],
+)
+@pytest.mark.parametrize("is_over", [True, False])
+def test_usage_report_counts_shares_as_parts_of_a_gpu(
+    site: Site, begin: float, resources: Resources, gpus: float | None, each: float, is_over: bool
+) -> None:
+    held = resources.gpus if gpus is None else gpus
+    attempt = PlantedAttempt("12", begin + 4 * HOUR, "000", gpu_seconds=3.5 * held * HOUR, gpus=gpus)
+    job = ended(begin, resources=resources, attempts=(attempt,))
+    if not is_over:
+        site.clock.at = begin + 4 * HOUR
+        job = replace(job, history=job.history[:5], attempts=(PlantedAttempt("12", gpus=gpus),))
+    plant(site.platform.storage.store.engine, [job])
+    site.set_settings(rates=Rates("EUR", gpu_hour=1.0, gpu_types={"nvidia_a100_2g.20gb": 0.4}))
+    part = 2 / 7 if resources.gpu_type else 1.0
+    price = 0.4 if resources.gpu_type else held
+    (use,) = rows(site, begin, begin + 10 * HOUR)
+    assert (use.gpu_hours, use.cost, use.gpus_per_learner) == (
+        about(3.5 * held * part),
+        about(3.5 * price),
+        about(each),
+    )
+
+
+def test_usage_report_applies_parts_of_gpu_types_in_settings(site: Site, begin: float) -> None:
+    site.set_settings(rates=Rates(gpu_parts={"Shared": 0.25}))
+    attempt = PlantedAttempt("12", begin + 4 * HOUR, "000", gpu_seconds=3.5 * HOUR)
+    job = ended(begin, resources=Resources(gpus=1.0, gpu_type="shared"), attempts=(attempt,))
+    plant(site.platform.storage.store.engine, [job])
+    found = reported(site, begin, begin + 10 * HOUR)
+    assert (found.gpu_hours, found.efficiency.gpu_hours) == (about(3.5 / 4), about(3.5 / 4))
+
+
+@pytest.mark.parametrize(
     ("state", "attempt", "cause"),
     [
         (FAILED, {"outcome_code": "C201", "interruption": "failure"}, "the learner ended with an error (C201)"),
