@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.commands.drill import trial_job
+from ffdl_batch.cli import trial_runs
 from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
 from tests.unit.cli.drill_stage import CONFIRMED, JOB, MANIFEST, Silent, Stage, start, wait_for_event
@@ -132,9 +132,9 @@ def test_drill_trial_cancel_times_out_if_daemon_does_not_answer(
         def cancel(self, _job_id: str) -> None:
             time.sleep(600)
 
-    monkeypatch.setattr(trial_job, "CANCEL_S", 1)
+    monkeypatch.setattr(trial_runs, "CANCEL_S", 1)
     alarm = signal.getsignal(signal.SIGALRM)
-    trial_job._cancel(Hanging(), JOB, Manner())  # type: ignore[arg-type]
+    trial_runs._cancel(Hanging(), JOB, Manner())  # type: ignore[arg-type]
     said = capsys.readouterr().err
     assert said == f"ffdl: trial run {JOB} could not be cancelled: no answer in 1 s; try again: ffdl cancel {JOB}\n"
     assert signal.getsignal(signal.SIGALRM) is alarm

@@ -6,16 +6,17 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ffdl_batch.cli.commands.drill.trial_job import trial_run, trial_submission
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.options.job_options import JOB_OPTIONS
 from ffdl_batch.cli.options.submission import Manner, SbatchLike, collect_options, shared_options
 from ffdl_batch.cli.render.formatting import print_json, read_span
+from ffdl_batch.cli.trial_runs import model_beside, trial_runs, trial_submission
 from ffdl_batch.domain.outcome.continuation import DrillEvent
 from ffdl_batch.exit_handling import Detached, complain
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ffdl_batch.cli.commands.drill.run import Course
 
 AFTER_S = 10.0
+PREFIX = "drill-"
 MANIFESTS = ("manifest.yml", "manifest.yaml")
 _OF_A_TRIAL = frozenset(
     {"export", "strict", "allow_files", "allow_references", *(option.parameter for option in JOB_OPTIONS)}
@@ -108,8 +110,10 @@ def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) ->
     note = (lambda _: None) if manner.quiet else complain
     with open_client(quiet=manner.quiet) as client:
         if trial:
-            with trial_run(client, trial_submission(files, wanted), files, manner) as trial_id:
-                report = Course(client, trial_id, plan, note).run()
+            submission, _ = trial_submission(files[0], wanted, PREFIX)
+            submission = replace(submission, archive=client.upload(_model(event, files), manner.print_verbose))
+            with trial_runs(client, manner) as runs:
+                report = Course(client, runs.start(submission), plan, note).run()
         else:
             report = _run(Course(client, client.get(job_id).id, plan, note))
     if manner.as_json:
@@ -145,6 +149,10 @@ def _job_id(event: str, files: Sequence[str]) -> str:
     if not found:
         _refuse_directory(event, files)
     return found
+
+
+def _model(event: str, files: Sequence[str]) -> Path:
+    return Path(files[1]) if len(files) > 1 else model_beside(files[0], f"ffdl drill {event} {files[0]} MODEL")
 
 
 def _refuse_directory(event: str, files: Sequence[str]) -> None:

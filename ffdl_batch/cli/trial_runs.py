@@ -1,10 +1,10 @@
-"""The trial run of a drill: one job of the manifest with another name, which is cancelled however the drill ends."""
+"""Trial runs: jobs of the user's manifests with other names, which are cancelled however the command ends."""
 
 from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.job.spec import JobSpec
     from ffdl_batch.domain.job.submission import Submission
 
-PREFIX = "drill-"
 CANCEL_S = 20
 """Maximum time for the cancel request to the daemon."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -73,30 +72,31 @@ class Signals:
             raise Signalled(number)
 
 
-def trial_submission(files: Sequence[str], wanted: Wanted) -> Submission:
-    """Return the submission of the trial run: the manifest with another name, and only the first element of an array.
+def trial_submission(manifest: str, wanted: Wanted, prefix: str) -> tuple[Submission, JobSpec | None]:
+    """Return the submission of a trial run, and its spec: the manifest with another name, and only the first element of
+    an array.
 
-    The daemon reports errors of the manifest. Raises :class:`Stop` if all jobs share one checkpoint directory, because
-    the trial run would write into it.
+    The daemon reports errors of the manifest; the spec is None then. Raises :class:`Stop` if all jobs share one
+    checkpoint directory, because the trial run would write into it.
     """
     from ffdl_batch.domain.job.submission import Expected
     from ffdl_batch.manifest import ManifestSource, parse_manifest
 
-    (submission,) = build_submissions(files[:1], "", wanted)
+    (submission,) = build_submissions([manifest], "", wanted)
     source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
     spec = parse_manifest(source, options=submission.options).spec
     if spec is not None and spec.batch.checkpoint.shared:
         raise Stop(
             ExitCode.BAD_MANIFEST,
             f"{submission.manifest_name}: batch.checkpoint.shared: the trial run would write into the checkpoints of "
-            "your other jobs (leave it out for the trial run, or interrupt a running job: ffdl drill EVENT ID)",
+            "your other jobs; leave it out for the trial run",
         )
     name = wanted.options.get("job-name") or (spec.name if spec is not None else "run")
-    options = {**submission.options, "job-name": f"{PREFIX}{name}"}
+    options = {**submission.options, "job-name": f"{prefix}{name}"}
     first = _first_element(spec, submission) if spec is not None else None
     if first is None:
-        return replace(submission, options=options, expected=Expected.JOB)
-    return replace(submission, options={**options, "array": str(first)}, expected=Expected.ARRAY)
+        return replace(submission, options=options, expected=Expected.JOB), spec
+    return replace(submission, options={**options, "array": str(first)}, expected=Expected.ARRAY), spec
 
 
 def _first_element(spec: JobSpec, submission: Submission) -> int | None:
@@ -111,24 +111,51 @@ def _first_element(spec: JobSpec, submission: Submission) -> int | None:
     return None
 
 
+class TrialRuns:
+    """Submits trial runs and cancels them. Entered by :func:`trial_runs`."""
+
+    def __init__(self, client: Client, manner: Manner, signals: Signals) -> None:
+        self._client, self._manner, self._signals = client, manner, signals
+        self._live: list[str] = []
+
+    def start(self, submission: Submission, own_key: str = "") -> str:
+        """Submit one and return the id of its job. Warnings about `own_key`, a key of the manifest that the command
+        itself has set, are not printed. Raises RequestRefused, and Signalled after the submission."""
+        self._signals.hold()
+        trial_id = _submit(self._client, submission, self._manner, own_key)
+        self._live.append(trial_id)
+        self._signals.release()
+        return trial_id
+
+    def end(self) -> None:
+        """Cancel all that were started, and go on."""
+        self.cancel()
+        self._signals.release()
+
+    def cancel(self) -> None:
+        """Cancel all that were started, and hold signals from then on. A failure is only printed, so that the result of
+        the command is not lost."""
+        self._signals.hold()
+        while self._live:
+            _cancel(self._client, self._live.pop(0), self._manner)
+
+
 @contextmanager
-def trial_run(client: Client, submission: Submission, files: Sequence[str], manner: Manner) -> Iterator[str]:
-    """Submit the trial run, yield its id, and always cancel it afterwards. Raises :class:`Stop` for a signal."""
-    digest = client.upload(_model(files), manner.print_verbose)
+def trial_runs(client: Client, manner: Manner) -> Iterator[TrialRuns]:
+    """Cancel all trial runs at the end, however that comes. Raises :class:`Stop` for a signal. Signals are held until
+    the first trial run is submitted."""
     try:
         with Signals().caught() as signals:
-            trial_id = _submit(client, replace(submission, archive=digest), manner)
+            runs = TrialRuns(client, manner, signals)
             try:
-                signals.release()
-                yield trial_id
+                yield runs
             finally:
-                signals.hold()
-                _cancel(client, trial_id, manner)
+                runs.cancel()
     except Signalled as end:
         raise Stop(128 + end.number, str(end)) from None
 
 
-def _submit(client: Client, submission: Submission, manner: Manner) -> str:
+def _submit(client: Client, submission: Submission, manner: Manner, own_key: str) -> str:
     """Submit the trial run and return the id of its job."""
     from ffdl_batch.client import RequestRefused
 
@@ -141,7 +168,8 @@ def _submit(client: Client, submission: Submission, manner: Manner) -> str:
         )
         raise
     for warning in result.warnings:
-        manner.warn(warning)
+        if not own_key or not warning.startswith(f"{own_key}: "):
+            manner.warn(warning)
     if result.problem:
         raise RequestRefused(result.problem)
     trial_id = result.elements[0] if result.elements else result.id
@@ -187,10 +215,9 @@ def _at_most(span_s: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _model(files: Sequence[str]) -> Path:
-    if len(files) > 1:
-        return Path(files[1])
-    beside = (Path.cwd() if files[0] == "-" else Path(files[0]).parent) / "model"
+def model_beside(manifest: str, usage: str) -> Path:
+    """Return the directory `model` beside a manifest. Raises UsageError with the `usage` that names another one."""
+    beside = (Path.cwd() if manifest == "-" else Path(manifest).parent) / "model"
     if not beside.is_dir():
-        raise click.UsageError(f"there is no {beside}; name the model: ffdl drill EVENT {files[0]} MODEL")
+        raise click.UsageError(f"there is no {beside}; name the model: {usage}")
     return beside

@@ -1,0 +1,152 @@
+"""``ffdl bench``: measure with short runs of your own jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.options.submission import Manner, SbatchLike, collect_options, shared_options
+from ffdl_batch.cli.render.formatting import print_json, read_span
+from ffdl_batch.cli.trial_runs import model_beside, trial_runs, trial_submission
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.exit_handling import Stop, complain
+from ffdl_batch.option_types import Number
+
+if TYPE_CHECKING:
+    from ffdl_batch.cli.commands.bench.sharing import Candidate
+    from ffdl_batch.client import Client
+    from ffdl_batch.client.submissions.submission_builder import Wanted
+
+PREFIX = "bench-"
+_USAGE = "ffdl bench share A.yml B.yml --model DIR"
+
+
+@click.group()
+def bench() -> None:
+    """Measure with short runs of your own jobs."""
+
+
+@bench.command(cls=SbatchLike, epilog="Example: ffdl bench share resnet.yml lstm.yml --share 0.5")
+@click.option(
+    "--share",
+    "shares",
+    metavar="SHARE",
+    multiple=True,
+    default=("0.5",),
+    help="Share of each job: a part of a GPU, or the type of a MIG device, such as 1g.10gb; give it twice for "
+    "different shares.  [default: 0.5]",
+)
+@click.option(
+    "--model",
+    "models",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(path_type=str, readable=False),
+    help="Model of both jobs; give it twice for one each.  [default: the directory `model` beside each manifest]",
+)
+@click.option(
+    "--seconds",
+    type=Number(1, 86400),
+    default=60.0,
+    metavar="N",
+    help="How long each run is measured after its first report.  [default: 60]",
+)
+@click.option(
+    "--timeout",
+    metavar="SPAN",
+    default="10m",
+    callback=read_span,
+    help="Maximum time from PROCESSING to the first report of throughput.  [default: 10m]",
+)
+@click.option("--queue-timeout", metavar="SPAN", callback=read_span, help="Maximum time that a run waits to start.")
+@shared_options(metavar="MANIFEST MANIFEST")
+def share(
+    *,
+    files: Sequence[str],
+    shares: Sequence[str],
+    models: Sequence[str],
+    seconds: float,
+    timeout: float,
+    queue_timeout: float | None,
+    **given: Any,
+) -> int:
+    """Measure whether two jobs should share a GPU: their throughput and cost, together on one GPU and alone.
+
+    First both jobs run at once on shares of one GPU, then each runs alone on a whole GPU of the same node. The runs
+    are called bench-NAME, and are cancelled after their measurement, also after Ctrl-C and TERM. Your other jobs are
+    not affected. The first learner of each job must print ffdl-throughput lines, and must train long enough. A job
+    has one learner, and at most one GPU; a job without GPUs shares its CPUs. Of an array, the first element runs.
+
+    Prices are those of [rates] in the configuration on this machine.
+
+    Exit code 0: measured, whether sharing pays or not; 1: a run failed, or the jobs did not get the same GPU; 124: a
+    time was exceeded.
+    """
+    from ffdl_batch.cli.commands.bench.sharing import Limits, SharedRun, parse_shares
+    from ffdl_batch.cli.commands.config import settings_or_stop
+    from ffdl_batch.cli.render.sharing import print_comparison
+
+    manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
+    rates = settings_or_stop().rates
+    wanted = collect_options(given, os.environ, manner)
+    note = (lambda _: None) if manner.quiet else complain
+    limits = Limits(seconds, timeout, queue_timeout)
+    with open_client(quiet=manner.quiet) as client:
+        candidates = _candidates(client, files, models, wanted, manner)
+        chosen = parse_shares(shares, candidates, rates)
+        with trial_runs(client, manner) as runs:
+            found = SharedRun(client, runs, limits, rates, note).compare(candidates, chosen)
+    if manner.as_json:
+        print_json({"sharing": found})
+    else:
+        print_comparison(found)
+    return int(ExitCode.OK if found.gain is not None else ExitCode.FAILED)
+
+
+def _candidates(
+    client: Client, files: Sequence[str], models: Sequence[str], wanted: Wanted, manner: Manner
+) -> tuple[Candidate, Candidate]:
+    """Return the two jobs, with their models uploaded."""
+    if len(files) != 2:
+        raise click.UsageError(f"two manifests are needed: {_USAGE}")
+    if len(models) > 2:
+        raise click.UsageError(f"at most two models are allowed: {_USAGE}")
+    places = [Path(one) for one in models] or [model_beside(one, _USAGE) for one in files]
+    names = files if files[0] != files[1] else [f"{files[0]} ({number})" for number in (1, 2)]
+    read = [_candidate(file, name, wanted) for file, name in zip(files, names, strict=True)]
+    digests = [client.upload(place, manner.print_verbose) for place in places]
+    first, second = (
+        replace(one, submission=replace(one.submission, archive=digest))
+        for one, digest in zip(read, [digests[0], digests[-1]], strict=True)
+    )
+    return first, second
+
+
+def _candidate(file: str, name: str, wanted: Wanted) -> Candidate:
+    from ffdl_batch.cli.commands.bench.sharing import Candidate
+    from ffdl_batch.domain.job.metric_collection import collecting_of
+
+    submission, spec = trial_submission(file, wanted, PREFIX)
+    if spec is None:
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file} has errors; to see them: ffdl validate {file}")
+    resources, batch = spec.resources, spec.batch
+    why = ""
+    if resources.learners > 1:
+        why = f"it has {resources.learners} learners; only jobs of one learner can share one GPU"
+    elif resources.gpus > 1:
+        why = f"it has {resources.gpus:g} GPUs; only jobs of one GPU can share one"
+    elif batch.elasticity is not None:
+        why = "it is elastic, and its size could change during the measurement; leave batch.elastic out in a copy"
+    elif any(count and kind.partition(":")[0] in ("shard", "mps") for kind, count in resources.gres.items()):
+        why = "batch.gres names shares; write gpus: 1 in a copy, since --share chooses the shares"
+    elif collecting_of(spec.metrics) is None:
+        why = "its throughput is not collected; add evaluation_metrics: {type: regex_extractor}"
+    if why:
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {why}")
+    return Candidate(name, submission, resources.gpus > 0, resources.gpu_type, resources.cpus, batch.nodelist)

@@ -1,0 +1,267 @@
+"""Runs two jobs on shares of one GPU and then each alone, and compares their speeds."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.render.job_messages import report_end
+from ffdl_batch.cli.trial_runs import TrialRuns
+from ffdl_batch.client.api import is_ended
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.metrics.gpu_sharing import (
+    Comparison,
+    Held,
+    Measured,
+    Reports,
+    Run,
+    common_start,
+    compare,
+    is_measured,
+    make_run,
+    make_subject,
+    measure,
+)
+from ffdl_batch.domain.metrics.learner_reports import remaining_samples, throughputs
+from ffdl_batch.domain.metrics.rates import Rates
+from ffdl_batch.domain.terminal_text import quoted
+from ffdl_batch.exit_handling import Stop
+from ffdl_batch.host.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.domain.job.submission import Submission
+    from ffdl_batch.domain.job.views import JobView
+
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of the two jobs."""
+
+    name: str
+    """Of its manifest."""
+    submission: Submission
+    has_gpus: bool
+    gpu_type: str
+    cpus: float
+    nodelist: str
+    """The nodes that its owner wants; "" = any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a GPU."""
+
+    part: float
+    """How much of a GPU, or of the CPUs of a job without GPUs."""
+    gpu_type: str = ""
+    """The type of a MIG device; "" = the share is of a GPU that others may use, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times of a run, in seconds."""
+
+    measured_s: float
+    first_report_s: float
+    queue_s: float | None
+    """None = no limit."""
+
+
+def parse_shares(texts: Sequence[str], candidates: Sequence[Candidate], rates: Rates) -> tuple[Share, Share]:
+    """Return the share of each job. Raises UsageError."""
+    if len(texts) > 2:
+        raise click.UsageError("--share can be given at most twice, once for each job")
+    first, second = (_parse_share(text, rates) for text in (texts[0], texts[-1]))
+    if bool(first.gpu_type) != bool(second.gpu_type):
+        raise click.UsageError("--share: a MIG device and a part of a GPU are never of the same GPU")
+    if first.part + second.part > 1:
+        raise click.UsageError(f"--share: {texts[0]} and {texts[-1]} are more than one GPU")
+    if not all(one.has_gpus for one in candidates):
+        if any(one.has_gpus for one in candidates):
+            raise click.UsageError("one job has a GPU and the other one has none, so they share no GPU")
+        if first.gpu_type:
+            raise click.UsageError(
+                f"--share {texts[0]}: the jobs have no GPUs, so they share CPUs; write a part, as 0.5"
+            )
+    return first, second
+
+
+def _parse_share(text: str, rates: Rates) -> Share:
+    try:
+        part = float(text)
+    except ValueError:
+        part = rates.part_of_gpu(text)
+        if part < 1:
+            return Share(part, text)
+        part = 0.0
+    if not 0 < part < 1:
+        raise click.UsageError(
+            f"--share: {quoted(text)} is neither a part of a GPU, as 0.5, nor the type of a MIG device, as 1g.10gb"
+        )
+    return Share(part)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A run of a candidate."""
+
+    candidate: Candidate
+    part: float
+    device_type: str
+    job_id: str
+    held: Held | None = None
+    reports: Reports = ()
+    samples: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The manifest and the id."""
+        return f"{self.candidate.name} ({self.job_id})"
+
+
+@dataclass(slots=True)
+class SharedRun:
+    """Runs the jobs and compares them. Raises :class:`Stop` if a run fails or takes too long."""
+
+    client: Client
+    runs: TrialRuns
+    limits: Limits
+    rates: Rates
+    report: Callable[[str], None]
+
+    def compare(self, candidates: tuple[Candidate, Candidate], shares: tuple[Share, Share]) -> Comparison:
+        """Run both together, so that a backend without shares refuses first; then each alone, on the same node unless
+        the shares are MIG devices."""
+        isolated = bool(shares[0].gpu_type)
+        trials: list[_Trial] = []
+        for candidate, share in zip(candidates, shares, strict=True):
+            node = "" if isolated or not trials or trials[0].held is None else trials[0].held.nodes
+            trials.append(self._start(candidate, share, node))
+            self._await_start(trials)
+        together = self._measure(trials)
+        node = "" if isolated or trials[0].held is None else trials[0].held.nodes
+        subjects = []
+        for candidate, beside, trial in zip(candidates, together, trials, strict=True):
+            alone = self._start(candidate, None, node)
+            self._await_start([alone])
+            (run,) = self._measure([alone])
+            left = [one.samples for one in (trial, alone) if one.samples is not None]
+            subjects.append(make_subject(candidate.name, run, beside, max(left, default=None)))
+        return compare((subjects[0], subjects[1]), self.rates, isolated=isolated)
+
+    # ---------------------------------------------------------------------------------------------- one run
+
+    def _start(self, candidate: Candidate, share: Share | None, node: str) -> _Trial:
+        """Submit a run: on a share, or alone if `share` is None."""
+        part = 1.0 if share is None else share.part
+        device = share.gpu_type if share is not None and share.gpu_type else candidate.gpu_type
+        options = dict(candidate.submission.options)
+        if candidate.has_gpus:
+            count = f"{part:g}" if share is not None and not share.gpu_type else "1"
+            options["gpus"] = f"{device}:{count}" if device else count
+        elif share is not None:
+            options["cpus"] = f"{candidate.cpus * part:g}"
+        pins = bool(node and not candidate.nodelist)
+        if pins:
+            options["nodelist"] = node
+        self.report(f"{candidate.name}: {'alone' if share is None else 'together with the other job'}")
+        own_key = "batch.nodelist" if pins else ""  # a backend of one node warns that it has no effect
+        # Two submissions with one key would be one job.
+        job_id = self.runs.start(replace(candidate.submission, options=options, key=uuid.uuid4().hex), own_key)
+        return _Trial(candidate, part, device, job_id)
+
+    def _await_start(self, trials: Sequence[_Trial]) -> None:
+        """Wait until all are PROCESSING."""
+        ends_at = None if self.limits.queue_s is None else time.monotonic() + self.limits.queue_s
+        said: dict[str, str] = {}
+        while True:
+            jobs = [self._living(trial) for trial in trials]
+            waiting = [job for job in jobs if job.state != JobState.PROCESSING]
+            if not waiting:
+                break
+            for job in waiting:
+                place = f"{job.id} is {job.state}" + (f" ({job.pending_reason})" if job.pending_reason else "")
+                if said.get(job.id) != place:
+                    said[job.id] = place
+                    self.report(place)
+            if ends_at is not None and time.monotonic() > ends_at:
+                span = f"{self.limits.queue_s:g} s (--queue-timeout)"
+                raise Stop(ExitCode.TIMEOUT, f"{said[waiting[0].id]} after {span}")
+            time.sleep(POLL_S)
+        for trial, job in zip(trials, jobs, strict=True):
+            trial.held = trial.held or self._held(trial, job)
+
+    def _held(self, trial: _Trial, job: JobView) -> Held:
+        """Return what the run holds. Without GPUs, its CPUs are the device that is shared."""
+        gpus = job.attempts[-1].gpus if job.attempts else None
+        if gpus is None:
+            gpus = job.gpus
+        gpus *= self.rates.part_of_gpu(trial.device_type)
+        cpus = job.cpus if gpus else trial.candidate.cpus * trial.part
+        return Held(gpus, cpus, job.nodes, job.gpu_devices)
+
+    def _living(self, trial: _Trial) -> JobView:
+        """Return the job. Raises :class:`Stop` if it has ended."""
+        job = self.client.get(trial.job_id)
+        if not is_ended(job):
+            return job
+        report_end(job, ExitCode.FAILED)
+        longer = "; let it train longer, or measure it for fewer --seconds" if job.state == JobState.COMPLETED else ""
+        raise Stop(ExitCode.FAILED, f"{trial.label} is {job.state} before all of it was measured{longer}")
+
+    # ------------------------------------------------------------------------------------------- measurement
+
+    def _measure(self, trials: Sequence[_Trial]) -> list[Run]:
+        """Measure runs that are PROCESSING, over a time in which all of them trained, and end them."""
+        seconds, since = self.limits.measured_s, None
+        ends_at = time.monotonic() + self.limits.first_report_s
+        while True:
+            for trial in trials:
+                self._read(trial)
+            reports = [trial.reports for trial in trials]
+            if since is None and (since := common_start(reports)) is not None:
+                ends_at = time.monotonic() + self.limits.first_report_s + seconds
+                self.report(f"measuring {' and '.join(trial.label for trial in trials)} for {seconds:g} s")
+            if since is not None and is_measured(reports, since, seconds):
+                break
+            for trial in trials:
+                self._living(trial)
+            if time.monotonic() > ends_at:
+                raise self._silent(trials, since)
+            time.sleep(POLL_S)
+        found = [self._run(trial, measure(trial.reports, since, seconds)) for trial in trials]
+        self.runs.end()
+        for trial in trials:
+            self.client.wait(trial.job_id)
+        return found
+
+    def _read(self, trial: _Trial) -> None:
+        records = [line.record for line in self.client.metrics(trial.job_id, learner=1)]
+        trial.reports = throughputs(records)
+        if trial.samples is None:
+            trial.samples = remaining_samples(records)
+
+    def _silent(self, trials: Sequence[_Trial], since: float | None) -> Stop:
+        """Return the error about the job that reports too seldom."""
+        trial = min(trials, key=lambda one: one.reports[-1][0] if one.reports else 0.0)
+        if since is None:
+            message = (
+                f"{trial.label} has reported no throughput in {self.limits.first_report_s:g} s of PROCESSING "
+                "(--timeout); its first learner must print ffdl-throughput: samples=N seconds=S"
+            )
+        else:
+            message = f"{trial.label} stopped reporting its throughput; see: ffdl logs {trial.job_id}"
+        return Stop(ExitCode.TIMEOUT, message)
+
+    def _run(self, trial: _Trial, speed: Measured | None) -> Run:
+        assert speed is not None and trial.held is not None  # `_measure` has waited for both
+        return make_run(trial.job_id, trial.held, speed, self.rates, trial.device_type)

@@ -1,0 +1,188 @@
+"""Compare two jobs that run at once on shares of a GPU with the same jobs alone, from their reports of speed. Pure.
+
+A job without GPUs shares its CPUs in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ffdl_batch.domain.metrics.rates import Rates
+from ffdl_batch.host.fast_dataclass import dataclass
+
+PAYS = 1.05
+"""Sharing pays if a GPU does at least so many times the work. A smaller gain may be chance."""
+PER = 1000
+"""Costs are those of so many samples."""
+Reports = Sequence[tuple[float, float]]
+"""Time (seconds since the epoch) and samples per second of each report, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The mean speed in a period."""
+
+    samples_per_s: float
+    seconds: float
+    reports: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a run held. GPUs count parts of a GPU as parts."""
+
+    gpus: float
+    cpus: float
+    nodes: str = ""
+    devices: tuple[str, ...] = ()
+    """See :class:`ffdl_batch.domain.job.views.JobView`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a job, alone or together with the other job."""
+
+    job_id: str
+    held: Held
+    speed: Measured
+    device_s: float
+    """GPU-seconds of PER samples, or CPU-seconds of a job without GPUs."""
+    cost: float
+    """Price of PER samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One of the two jobs."""
+
+    manifest: str
+    """Its name; two jobs of one manifest are numbered."""
+    alone: Run
+    together: Run
+    kept: float
+    """The speed beside the other job, as a part of the speed alone."""
+    samples: float | None = None
+    """Samples of the whole job, as far as it reported them as remaining; None = it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result for two jobs."""
+
+    subjects: tuple[Subject, Subject]
+    resource: str
+    """GPU or CPU."""
+    same_device: bool | None
+    """Whether both had shares of the same GPU, or the CPUs of the same node; None = not known, but they had the same
+    node."""
+    gain: float | None
+    """Work of a GPU with both jobs at once, relative to one after the other; None if they shared nothing."""
+    pays: bool | None
+    sentences: tuple[str, ...]
+    """The result and its reasons."""
+    currency: str = ""
+    has_costs: bool = False
+
+
+def common_start(reports: Sequence[Reports]) -> float | None:
+    """Return when all jobs had reported once; None if one has not. The first report covers the warm-up, too."""
+    return max(one[0][0] for one in reports) if all(reports) else None
+
+
+def is_measured(reports: Sequence[Reports], since: float, seconds: float) -> bool:
+    """Return whether the reports of each job cover the period, with an interval of its own."""
+    return all(one[-1][0] >= since + seconds and measure(one, since, seconds) is not None for one in reports)
+
+
+def measure(reports: Reports, since: float, seconds: float) -> Measured | None:
+    """Return the mean speed over the intervals between reports that began in the period; None if there is none. A
+    report covers the time since the one before."""
+    spans = [
+        (after - before, speed)
+        for (before, _), (after, speed) in pairwise(reports)
+        if since <= before < since + seconds and after > before
+    ]
+    length = sum(span for span, _ in spans)
+    if not spans:
+        return None
+    return Measured(sum(span * speed for span, speed in spans) / length, length, len(spans))
+
+
+def make_run(job_id: str, held: Held, speed: Measured, rates: Rates, gpu_type: str) -> Run:
+    """Return the run with its costs."""
+    seconds = PER / speed.samples_per_s
+    devices = held.gpus or held.cpus
+    cost = rates.cost(held.gpus * seconds, held.cpus * seconds, gpu_type)
+    return Run(job_id, held, speed, devices * seconds, cost)
+
+
+def make_subject(manifest: str, alone: Run, together: Run, samples: float | None) -> Subject:
+    """Return the job with the speed that it keeps."""
+    return Subject(manifest, alone, together, together.speed.samples_per_s / alone.speed.samples_per_s, samples)
+
+
+def compare(subjects: tuple[Subject, Subject], rates: Rates, *, isolated: bool) -> Comparison:
+    """Return the result. `isolated`: the shares are devices of their own (MIG), so it does not matter of which GPU."""
+    has_gpus = any(one.alone.held.gpus for one in subjects)
+    resource = "GPU" if has_gpus else "CPU"
+    same = _same_device(subjects, has_gpus=has_gpus)
+    gain = None
+    if isolated or same is not False:
+        gain = sum(one.kept for one in subjects) / (_parts(subjects) if isolated else 1.0)
+    pays = None if gain is None else gain >= PAYS
+    said = [_refusal(subjects, resource) if gain is None else _verdict(gain, subjects, resource)]
+    if gain is not None and not isolated and same is None:
+        said.append(
+            f"It is not known which GPU each job had; both ran on {subjects[0].together.held.nodes}. If that node has "
+            "several, they may have had different ones."
+        )
+    if gain is not None:
+        said += [_change(one, resource) for one in subjects]
+    return Comparison(subjects, resource, same, gain, pays, tuple(said), rates.currency, rates.is_set)
+
+
+def _same_device(subjects: tuple[Subject, Subject], *, has_gpus: bool) -> bool | None:
+    one, other = (subject.together.held for subject in subjects)
+    if one.nodes != other.nodes:
+        return False
+    if not has_gpus:
+        return True
+    return one.devices == other.devices if one.devices and other.devices else None
+
+
+def _parts(subjects: tuple[Subject, Subject]) -> float:
+    """Return how much of a GPU both jobs hold together."""
+    return sum(one.together.held.gpus / one.alone.held.gpus for one in subjects if one.alone.held.gpus) or 1.0
+
+
+def _refusal(subjects: tuple[Subject, Subject], resource: str) -> str:
+    places = [" ".join(one.together.held.devices) or one.together.held.nodes for one in subjects]
+    what = resource if resource == "GPU" else "node"
+    return (
+        f"The jobs did not share a {what}: {subjects[0].manifest} had {places[0]}, "
+        f"and {subjects[1].manifest} had {places[1]}. So this run does not show whether sharing pays."
+    )
+
+
+def _verdict(gain: float, subjects: tuple[Subject, Subject], resource: str) -> str:
+    what = "a GPU does" if resource == "GPU" else "the same CPUs do"
+    work = f"with both jobs at once, {what} {gain:.2f} times the work of one job after the other"
+    if gain >= PAYS:
+        return f"Sharing pays: {work}."
+    first, second = (f"{one.manifest} keeps {one.kept:.0%}" for one in subjects)
+    return f"Sharing does not pay: {work}. {first} of its speed, and {second}."
+
+
+def _change(subject: Subject, resource: str) -> str:
+    """Return by how much sharing changes the cost of a sample, or the time of the devices if there are no prices."""
+    alone, together = subject.alone, subject.together
+    if alone.cost:
+        what = f"costs {_percent(together.cost / alone.cost)} per sample"
+    else:
+        what = f"needs {_percent(together.device_s / alone.device_s)} {resource} time per sample"
+    return f"{subject.manifest} {what} than alone, and takes {1 / subject.kept:.2f} times as long."
+
+
+def _percent(ratio: float) -> str:
+    return f"{abs(ratio - 1):.0%} {'more' if ratio > 1 else 'less'}"
