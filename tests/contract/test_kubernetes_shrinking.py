@@ -21,10 +21,13 @@ LEARNER = {
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The parameter is the queue of Kueue."""
     monkeypatch.setattr("ffdl_kubernetes.client.PAUSE_S", 0.0)
-    with cluster(tmp_path, nodes=[node("n1")]) as k8s:
+    queue = getattr(request, "param", "")
+    with cluster(tmp_path, nodes=[node("n1")], kueue=bool(queue)) as k8s:
         found = Site(tmp_path, k8s)
+        found.scheduler = found.start(queue=queue)
         try:
             yield found
         finally:
@@ -35,6 +38,7 @@ def runs(site: Site, learners: int) -> NativeId:
     """A running Job with so many pods."""
     plan = site.plan(resources=Resources(learners=learners, cpus=0.1, memory_bytes=64 * 1024**2), user_env={})
     native = site.scheduler.submit(plan)
+    site.admin().patch("Job", native.job, {"spec": {"suspend": False}})  # as Kueue does
     eventually(lambda: len(site.pods(native.job)) == learners, "it has its pods")
     site.set_status(native.job, phase="Running", containerStatuses=[LEARNER])
     site.wait(native, lambda seen: seen.phase is Phase.RUNNING)
@@ -83,6 +87,15 @@ def test_kubernetes_shrink_waits_for_pods_that_leave_and_changes_both_sizes(site
     for index in (0, 1):
         ends(site, native, index, "Succeeded")
     eventually(lambda: site.job(native.job)["status"].get("succeeded") == 2, "the pods that stayed count")
+
+
+@pytest.mark.parametrize("site", ["gpus"], indirect=True)
+def test_kubernetes_shrink_leaves_job_of_kueue_as_it_is(site: Site) -> None:
+    native = runs(site, 2)
+    ends(site, native, 1, "Succeeded")
+    eventually(lambda: shrinks(site, native, 1), "the pod that leaves has ended")
+    assert sizes(site, native) == (2, 2)
+    assert not site.job(native.job)["spec"]["suspend"]
 
 
 def test_kubernetes_observation_brings_changed_requests_to_pods(site: Site) -> None:
