@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def start_claims(broken: str) -> subprocess.Popen[str]:
     """Start the simulation, which uses the time in which the jobs need none."""
-    argv = ["nice", "-n", "19", sys.executable, "-m", "tests.proof.elastic.claims", *filter(None, [broken])]
+    argv = ["nice", "-n", "5", sys.executable, "-m", "tests.proof.elastic.claims", *filter(None, [broken])]
     return subprocess.Popen(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
 
 
@@ -99,7 +99,9 @@ def draw(courses: Sequence[tuple[str, Course | None]], file: Path) -> None:
 
     figure = Figure(figsize=(9, 6), layout="constrained")
     known = [(title, course) for title, course in courses if course is not None]
-    for axes, (title, course) in zip(figure.subplots(len(known), 1, squeeze=False)[:, 0], known, strict=True):
+    for axes, (title, course) in zip(
+        figure.subplots(len(known), 1, squeeze=False, sharex=True)[:, 0], known, strict=True
+    ):
         begin = min(one.submitted for one in course.trained)
         moments = sorted({at for one in course.trained for each in one.allocations for at in (each.start, each.end)})
         gpus = [

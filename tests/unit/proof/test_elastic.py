@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from ffdl_batch.elastic.policy import PoolJob, Rules, decide
+from ffdl_batch.services.elastic.decision_records import Decision, encode
+from ffdl_batch.services.elastic.pool_jobs import Described
+from tests.proof.elastic.broken_daemon import BREAKS
 from tests.proof.elastic.claims import Claims
 from tests.proof.elastic.decisions import wrong_decisions
 from tests.proof.elastic.evidence import Allocation, Course, Gpu, Outage, Session, Trained, expand
@@ -157,6 +164,33 @@ def test_gpus_are_judged_until_a_node_is_off() -> None:
 )
 def test_wrong_decision_is_found(chosen: tuple[tuple[int, int], ...], words: str) -> None:
     assert words in next(wrong_decisions([decision(*chosen)]))
+
+
+def decided(rules: Rules, seed: int) -> tuple[str, str]:
+    """What the scaler records of a decision about five jobs and 12 GPUs: two run, one of them has just begun."""
+    chance = random.Random(seed)
+    jobs = []
+    for number in range(5):
+        alone_s, gpus = chance.uniform(30, 900), (4, 3, 0, 0, 0)[number]
+        seconds = np.array([math.inf, *(alone_s / size ** chance.uniform(0.3, 1) for size in range(1, 9))])
+        present_s = float(seconds[gpus]) * 1.2 if gpus else math.inf
+        job = PoolJob(
+            str(number), seconds, np.arange(9) * 8, 20.0, gpus=gpus, present_batch=4 * gpus,
+            present_remaining_s=present_s, restarting_s=float(5 * (number == 1)), tenant="alice",
+        )  # fmt: skip
+        jobs.append(Described(job, ""))
+    targets = tuple(decide([one.job for one in jobs], 12, rules))
+    stored = encode(Decision("default", 0.0, 12, {}, rules, tuple(jobs), targets))
+    return stored.inputs, stored.targets
+
+
+def test_decisions_of_the_policy_are_accepted() -> None:
+    assert list(wrong_decisions([decided(Rules(), seed) for seed in range(30)])) == []
+
+
+@pytest.mark.parametrize("rules", BREAKS.values(), ids=BREAKS)
+def test_decisions_of_a_broken_policy_are_found(rules: Rules) -> None:
+    assert len(list(wrong_decisions([decided(rules, seed) for seed in range(30)]))) > 10
 
 
 CLAIMS = Claims(
