@@ -11,6 +11,7 @@
 | observe_shared | the rows that the hub of a site has got from one squeue for all users |
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
+| shrink | squeue, scontrol update |
 | beside | srun --overlap, by the owner's own process |
 | explain_waiting | squeue, scontrol show node, show partition: :mod:`ffdl_slurm.pending.explanation` |
 | examine | scontrol show config, sinfo, srun: :mod:`ffdl_slurm.doctor.cluster_checks` |
@@ -55,6 +56,7 @@ from ffdl_slurm.gateways.command_runner import KEPT, OPTION_VARIABLES, compare_c
 from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape, SlurmGateway
 from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.submission_files import recover_reply
+from ffdl_slurm.hostlist import expand
 from ffdl_slurm.native_array import job_arguments, plan_array
 from ffdl_slurm.observing.accounted_runs import has_shares, runs_of, uses_of
 from ffdl_slurm.observing.parsers import JobRecord
@@ -86,7 +88,7 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 class SlurmScheduler(Outlooks):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForetellsStart, ForgetsJobs, StopsMany,
-    SubmitsArrays, AvoidsNodes, HasAccounting, SharesListing, Examines, ChoosesCluster."""
+    SubmitsArrays, AvoidsNodes, ShrinksJobs, HasAccounting, SharesListing, Examines, ChoosesCluster."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` runs all requests to Slurm."""
@@ -319,6 +321,14 @@ class SlurmScheduler(Outlooks):
     def exclude_only(self, native_id: NativeId, nodes: str) -> None:
         """See :class:`ffdl_batch.ports.capabilities.AvoidsNodes`."""
         self._gateway.exclude_only(str(native_id), nodes)
+
+    def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
+        """See :class:`ffdl_batch.ports.capabilities.ShrinksJobs`. If a job has these nodes already, Slurm is not asked:
+        it would begin another record in its accounting."""
+        seen = self.observe([native_id]).get(native_id)
+        held = None if seen is None else expand(seen.nodes)
+        if held is None or not held <= set(nodes):
+            self._gateway.shrink(str(native_id), nodes)
 
     def beside(self, place: AttemptNode, argv: Sequence[str]) -> NodeProgram:
         """See the port; srun runs where the owner is."""

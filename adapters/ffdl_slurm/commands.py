@@ -140,6 +140,15 @@ def exclude_argv(job: str, nodes: str) -> list[str]:
     return ["scontrol", "update", f"JobId={job}", f"ExcNodeList={nodes}"]
 
 
+def shrink_argv(job: str, nodes: Sequence[str]) -> list[str]:
+    """Give back all nodes of a running job but these (scontrol(1): NodeList).
+
+    NumNodes is refused for a job with --ntasks-per-node (seen on 26.05: "Job is no longer pending execution"). The step
+    continues on the other nodes, also without --no-kill, if the tasks of these nodes have ended (26.05).
+    """
+    return ["scontrol", "update", f"JobId={job}", f"NodeList={','.join(nodes)}"]
+
+
 def sbatch_argv(script: str) -> list[str]:
     """Submit a script, which has all options."""
     return ["sbatch", "--parsable", script]

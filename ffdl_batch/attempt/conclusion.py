@@ -6,7 +6,15 @@ import signal
 from dataclasses import field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ffdl_batch.attempt.learner_endings import Answer, answer, endings_of_run, failing, learner_status, since_start
+from ffdl_batch.attempt.learner_endings import (
+    Answer,
+    answer,
+    endings_of_run,
+    failing,
+    learner_status,
+    since_start,
+    staying,
+)
 from ffdl_batch.domain.data.staging_protocol import UNREADABLE_CODE
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY, describe_end, name_learner
@@ -88,11 +96,15 @@ def conclude(
     `terminated` means that the head was asked to end the job. `deadline` is the time limit in epoch seconds, if known.
     The first of these applies: success, with everything stored; a learner that failed by itself, unless another node
     was lost; a checkpoint request that was obeyed or led to the end; a fault with a code; an end from outside; else a
-    controller that died.
+    controller that died. Learners that have left the attempt do not count, but what they left must be stored.
     """
-    events = [event for event in events if _is_of_job(launch, event)]
+    whole = [event for event in events if _is_of_job(launch, event)]
+    stored, fault = _stored_all(launch, whole), next(iter(_faults(whole)), None)
+    launch, events = staying(launch, whole)
     answered = answer(launch, events)
     found = _judge(launch, events, terminated, deadline, answered, unheard=step.unheard)
+    if found.outcome is Outcome.COMPLETED and not stored:  # a node that was given back has not stored everything
+        found = _success(stored, fault, terminated, later=launch.cut_off)
     if found.error_code == DIED:
         found = step.explain(found)
     return replace(found, checkpoint=answered.checkpoint, message=_place(launch, events, found))

@@ -32,6 +32,8 @@ class Control:
     """The run that the drill is simulated on: the scheduler may start the same attempt again."""
     abandon_mark: Optional[AbandonMark] = None
     """The run that the daemon abandoned, with all earlier ones, because its controllers gave no sign of life."""
+    learners: Optional[int] = None
+    """How many learners stay, those with the lowest numbers; None = all. Nodes without one of them are given back."""
     format: int = FORMAT
 
 
@@ -41,8 +43,8 @@ def read_control(attempt: AttemptDir) -> Control:
     Unknown values of a newer format are ignored, so that a new cell does not end learners.
     """
     cell = find_object(attempt.control, below=attempt.path)
-    number, request, drill, run, found = (
-        cell.get(name) for name in ("attempt", "requested_action", "drill", "run", "format")
+    number, request, drill, run, learners, found = (
+        cell.get(name) for name in ("attempt", "requested_action", "drill", "run", "learners", "format")
     )
     return Control(
         number if isinstance(number, int) else 0,
@@ -50,6 +52,7 @@ def read_control(attempt: AttemptDir) -> Control:
         drill if isinstance(drill, str) else "",
         run if isinstance(run, int) else 0,
         _abandoned_run(cell.get("abandon_mark")),
+        learners if isinstance(learners, int) and learners > 0 else None,
         found if isinstance(found, int) else 1,
     )
 

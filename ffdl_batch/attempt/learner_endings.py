@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Dict, Iterable, List, Optional, Sequence, Set
+from dataclasses import field, replace
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint
-from ffdl_batch.domain.outcome.controller_events import HALT, TERM, TIME, WARNED, Event, EventKind, Scalar, node_source
+from ffdl_batch.domain.outcome.controller_events import (
+    HALT,
+    TERM,
+    TIME,
+    WARNED,
+    Event,
+    EventKind,
+    Scalar,
+    node_source,
+    released_learners,
+)
 from ffdl_batch.host.fast_dataclass import dataclass
 
 
@@ -27,6 +37,26 @@ class Answer:
     reacted: bool = False
     """Whether a learner ended by itself after it was asked."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+def staying(launch: LaunchFile, events: Sequence[Event]) -> Tuple[LaunchFile, List[Event]]:
+    """Return the attempt without the learners that have left it, and the events without those of their nodes.
+
+    Those with the highest numbers leave, and whole nodes.
+    """
+    released = released_learners(events)
+    if not released:
+        return launch, list(events)
+    learners = max(1, min(released) - 1)
+    nodes = launch.seat_of(learners).node + 1
+    gone = {node_source(rank) for rank in range(nodes, launch.nodes)}
+    return replace(launch, learners=learners, nodes=nodes), [e for e in events if e.source not in gone]
+
+
+def released_at(launch: LaunchFile, events: Sequence[Event]) -> Mapping[int, float]:
+    """Return when the controllers of nodes ended that are given back, by number of the node."""
+    ranks = {node_source(launch.seat_of(n).node): launch.seat_of(n).node for n in released_learners(events)}
+    return {ranks[e.source]: e.at for e in events if e.kind is EventKind.ENDED and e.source in ranks}
 
 
 def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:

@@ -41,6 +41,8 @@ class Cause(StrEnum):
     """A learner failed and was started again while the others continued: the state stays."""
     STORED = "stored"
     """The pending upload of an earlier attempt, or of a job that had ended, was stored: the state stays."""
+    RESIZED = "resized"
+    """The size of an elastic job changed in place: the state stays."""
 
 
 class RequestedAction(StrEnum):
@@ -88,6 +90,7 @@ def _table() -> dict[Cause, dict[JobState, frozenset[JobState]]]:
         Cause.RESUMED: nowhere | resumed,
         Cause.CANCELLED: nowhere | cancelled,
         Cause.RESTARTED: nowhere | stays,
+        Cause.RESIZED: nowhere | stays,
         Cause.STORED: {state: frozenset({state}) for state in JobState},
     }
 

@@ -149,6 +149,7 @@ def _elasticity(block: ElasticBlock | None) -> Elastic | None:
         weight=1.0 if block.weight is None else block.weight,
         pool=block.pool or DEFAULT_POOL,
         learning_rate=LearningRate(block.learning_rate),
+        in_place=bool(block.in_place),
     )
 
 

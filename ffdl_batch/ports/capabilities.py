@@ -77,6 +77,17 @@ class StopsMany(Protocol):
 
 
 @runtime_checkable
+class ShrinksJobs(Protocol):
+    """A backend that can make a running job smaller in place."""
+
+    def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
+        """Give back all nodes of the running job but `nodes`, on which its first learners run, in their order. The
+        controllers of the others have ended. Idempotent. Raises InvalidRequest if the scheduler refuses it, and
+        SchedulerUnreachable."""
+        ...
+
+
+@runtime_checkable
 class ForgetsJobs(Protocol):
     """A backend whose scheduler deletes its records of ended jobs."""
 

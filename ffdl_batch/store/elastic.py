@@ -110,6 +110,15 @@ class ElasticStore:
         with self._database.reading() as connection:
             return connection.execute(query.limit(1)).first() is not None
 
+    def shrinking(self) -> list[ElasticJob]:
+        """Return the running jobs whose present attempt becomes smaller in place."""
+        query = select(*JOB_COLUMNS, *_SIZE_COLUMNS).join_from(ELASTIC_SIZES, JOBS, JOBS.c.id == ELASTIC_SIZES.c.job_id)
+        is_now = and_(ELASTIC_SIZES.c.attempt == JOBS.c.attempt, JOBS.c.state == JobState.PROCESSING.value)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.where(ELASTIC_SIZES.c.state == SizeState.SHRINKING.value, is_now)).all()
+        width = len(JOB_COLUMNS)
+        return [ElasticJob(self._reader.job(row[:width]), _size(row[width:])) for row in rows]
+
     def forget_ended(self) -> int:
         """Delete the sizes of jobs that have ended; return how many there were."""
         ended = select(JOBS.c.id).where(JOBS.c.id == ELASTIC_SIZES.c.job_id, JOBS.c.state.not_in(_LIVE))

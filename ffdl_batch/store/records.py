@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from ffdl_batch.domain.codec import from_plain, to_plain
-from ffdl_batch.domain.job.job import AttemptEnd, HistoryEntry, Job, JobId, Overrides, Token
+from ffdl_batch.domain.job.job import AttemptEnd, HistoryEntry, Job, JobId, Overrides, Resize, Token
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
@@ -79,6 +79,8 @@ class Attempt:
     gpus: float | None = None
     """GPUs that it holds, with shares as parts of a GPU. None = not known: it was not submitted yet, or an older
     release began it."""
+    resizes: tuple[Resize, ...] = ()
+    """Changes of its size in place, oldest first."""
 
 
 class SizeState(StrEnum):
@@ -88,6 +90,8 @@ class SizeState(StrEnum):
     """The present attempt is asked to end. When the job is HALTED, the scaler resumes it."""
     ADMITTED = "admitted"
     """The deployer may submit the attempt."""
+    SHRINKING = "shrinking"
+    """Learners leave the present attempt. When their nodes are given back, the attempt has the size."""
     WITHDRAWN = "withdrawn"
     """The owner has halted the job meanwhile."""
 
@@ -99,14 +103,14 @@ class JobSize:
     job_id: JobId
     state: SizeState
     attempt: int
-    """The attempt that ends if HALTING, else the one that has the size."""
+    """The attempt that ends if HALTING, the one that changes if SHRINKING, else the one that has the size."""
     learners: int
     """0 = the job waits."""
     global_batch: int
     requested_at: float
     """When the scaler decided it."""
     restart_s: float | None = None
-    """How long the last change took: from its request to the first report of the next attempt. None = not known."""
+    """How long the last change took: from its request to the first report after it. None = not known."""
 
 
 NOTHING = "{}"
@@ -119,9 +123,9 @@ _ID, _SPEC, _STATE, _REQUESTED_ACTION, _WARNINGS, _LOG_TAIL, _OVERRIDES, _SPENT 
     JOB_FIELDS.index(name)
     for name in ("id", "spec", "state", "requested_action", "warnings", "log_tail", "overrides", "spent")
 )
-_CHECKPOINT, _UPLOAD_PENDING, _SIMULATED = (
+_CHECKPOINT, _UPLOAD_PENDING, _SIMULATED, _RESIZES = (
     [part.name for part in dataclasses.fields(Attempt)].index(name)
-    for name in ("checkpoint", "upload_pending", "simulated")
+    for name in ("checkpoint", "upload_pending", "simulated", "resizes")
 )
 _STATES = {state.value: state for state in JobState}
 _REQUESTED_ACTIONS = {request.value: request for request in RequestedAction}
@@ -190,7 +194,18 @@ def attempt(row: Sequence[Any]) -> Attempt:
     values = list(row)
     values[_CHECKPOINT] = _decode_record(Checkpoint, values[_CHECKPOINT], "attempts.checkpoint")
     values[_UPLOAD_PENDING], values[_SIMULATED] = bool(values[_UPLOAD_PENDING]), bool(values[_SIMULATED])
+    values[_RESIZES] = decode_resizes(values[_RESIZES])
     return Attempt(*values)
+
+
+def encode_resizes(resizes: Sequence[Resize]) -> str:
+    """Return changes in place as JSON."""
+    return json.dumps([to_plain(one) for one in resizes], separators=(",", ":"))
+
+
+def decode_resizes(text: str) -> tuple[Resize, ...]:
+    """Return the changes in place that :func:`encode_resizes` encoded."""
+    return () if text == "[]" else tuple(from_plain(Resize, one, "attempts.resizes") for one in json.loads(text))
 
 
 def attempt_end_columns(end: AttemptEnd) -> dict[str, Any]:

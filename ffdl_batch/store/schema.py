@@ -123,6 +123,7 @@ ATTEMPTS = Table(
     Column("learners", Integer, nullable=False, server_default="0"),
     Column("global_batch", Integer),
     Column("gpus", Double),
+    Column("resizes", Text, nullable=False, server_default="[]"),
     UniqueConstraint("token", name="uq_attempts_token"),
     Index("ix_attempts_upload_pending", "upload_pending"),
 )

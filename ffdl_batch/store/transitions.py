@@ -21,7 +21,14 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.batched_writes import Step, Writes, add_entry
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks
-from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, SizeState, attempt_end_columns
+from ffdl_batch.store.records import (
+    JOB_COLUMNS,
+    JOB_FIELDS,
+    JobReader,
+    SizeState,
+    attempt_end_columns,
+    encode_resizes,
+)
 from ffdl_batch.store.schema import ATTEMPTS, ELASTIC_SIZES, HISTORY, JOBS
 
 CHANGEABLE = frozenset(JOB_FIELDS) - {
@@ -176,8 +183,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     attempt's row, `change.columns` of that name included, and the job can be claimed for its deployment at once. So it
     can after an attempt that was none, whose row goes.
 
-    The size of a job changes only if it is PENDING afterwards. The head controller may begin the next attempt of any
-    other job, with the present size.
+    The size of a job changes only if it is PENDING afterwards, or in place. The head controller may begin the next
+    attempt of any other job, with the present size.
     """
     unknown = change.columns.keys() - CHANGEABLE
     if unknown:
@@ -200,8 +207,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
         beside |= _UNLEASED  # the deployment has ended, and so has the lease
     columns |= change.columns
     after = replace(job, **columns, state=state, updated_at=max(job.updated_at, now))
-    if after.overrides.size != job.overrides.size and state is not JobState.PENDING:
-        raise ValueError(f"{job.id}: its size can only change between two attempts")
+    if after.overrides.size != job.overrides.size and state is not JobState.PENDING and not change.resizes:
+        raise ValueError(f"{job.id}: its size can only change between two attempts, or in place")
     attempt_columns = _attempt_columns(job, after, entries, change, now)
     if entries and (change.succeeded or state is JobState.PENDING):
         after = replace(after, **_BETWEEN_ATTEMPTS)
@@ -286,6 +293,8 @@ def _attempt_columns(
     columns: dict[str, Any] = {
         name: getattr(after, name) for name in _OF_AN_ATTEMPT if getattr(after, name) != getattr(job, name)
     }
+    if change.resizes:
+        columns["resizes"] = encode_resizes(change.resizes)
     if after.native_id and not job.native_id:
         columns["submitted_at"] = next((entry.at for entry in entries if entry.state is JobState.QUEUED), now)
     if change.attempt_gpus is not None:

@@ -19,6 +19,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.usage_timeline import Asked, AttemptRecord, Step
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.database import Database
+from ffdl_batch.store.records import decode_resizes
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
 PAGE = 2000 if sqlite3.sqlite_version_info >= (3, 32) else 900
@@ -36,7 +37,7 @@ _ATTEMPTS = tuple(
     ATTEMPTS.c[name]
     for name in (
         "job_id", "number", "created_at", "native_id", "ended_at", "outcome_code", "interruption", "gpu_seconds",
-        "checkpoint", "token", "backend", "gpus",
+        "checkpoint", "token", "backend", "gpus", "learners", "resizes",
     )
 )  # fmt: skip
 _HISTORY = tuple(HISTORY.c[name] for name in ("job_id", "at", "state", "attempt", "cause"))
@@ -103,9 +104,13 @@ def _made(jobs: Sequence[Any], attempts: Sequence[Any], steps: Sequence[Any]) ->
     records: dict[str, dict[int, AttemptRecord]] = {}
     tokens: dict[str, dict[int, str]] = {}
     backends: dict[str, dict[int, str]] = {}
-    for job_id, number, created, native, ended, code, why, gpu_seconds, checkpoint, token, backend, gpus in attempts:
+    for row in attempts:
+        job_id, number, created, native, ended, code, why, gpu_seconds, checkpoint, token, backend = row[:11]
+        gpus, learners, resizes = row[11:]
+        changed = ((one.at, one.learners) for one in decode_resizes(resizes))
+        sizes = ((created, learners), *changed) if learners else ()
         saved = None if checkpoint == "{}" else json.loads(checkpoint).get("saved_at")
-        record = AttemptRecord(number, created, native, ended, code, why, gpu_seconds, saved, gpus)
+        record = AttemptRecord(number, created, native, ended, code, why, gpu_seconds, saved, gpus, sizes)
         records.setdefault(job_id, {})[number] = record
         tokens.setdefault(job_id, {})[number] = token
         backends.setdefault(job_id, {})[number] = backend

@@ -212,10 +212,11 @@ class Rig:
         """Standard output of all controllers so far."""
         return (self.said_in / "controller.out").read_text()
 
-    def say(self, action: str = "", attempt: int = 1) -> None:
+    def say(self, action: str = "", attempt: int = 1, learners: int | None = None) -> None:
         """What the platform wants, as it writes it: replaced as a whole."""
         temporary = Path(self.attempt.control + ".new")
-        temporary.write_text(json.dumps({"attempt": attempt, "requested_action": action, "drill": ""}))
+        cell = {"attempt": attempt, "requested_action": action, "drill": "", "learners": learners}
+        temporary.write_text(json.dumps(cell))
         temporary.replace(self.attempt.control)
 
     def checkpoint(self, source: str = "node-0") -> Mapping[str, object]:

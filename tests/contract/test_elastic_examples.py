@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract import test_scaler
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -133,3 +134,46 @@ def test_elastic_example_of_framework_trains_same_samples_at_other_size(
     tmp_path: Path, packages: str, name: str
 ) -> None:
     check_elastic(tmp_path, ALL[name], packages)
+
+
+@pytest.mark.full
+def test_torchrun_agents_stay_and_processes_continue_when_job_shrinks_in_place(tmp_path: Path, packages: str) -> None:
+    folder = EXAMPLES / "elastic-pytorch"
+    text = (
+        (folder / "in-place.yml")
+        .read_text()
+        .replace("cpus: 1", "cpus: 0.1")
+        .replace("--samples 40000", "--samples 20000")
+    )
+    image = "  name: custom\n  version: /images/any.sif\n"
+    text = re.sub(r"  name: pytorch\n  version: debian.*\n", image, text)
+    with test_scaler.slurm_site(tmp_path, packages, gpus=3) as site:
+        (site.directory / "in-place.yml").write_text(text)
+        job_id = site.run("submit", "--parsable", str(site.directory / "in-place.yml"), str(folder / "model")).strip()
+        until(partial(first_steps, site, job_id), lambda: f"the first step:\n{site.run('logs', job_id)}")
+        second = test_scaler.submit(site, "second")
+        until(lambda: show(site, job_id)["learners"] == 2, lambda: f"{show(site, job_id)}\n{site.log}")
+        until(lambda: "in 2 processes with batch 32" in site.run("logs", job_id), lambda: site.run("logs", job_id))
+        site.run("wait", job_id)
+        (site.directory / "finish-second").touch()
+        site.run("wait", second)
+        job, log = show(site, job_id), site.run("logs", "--learner", "1", job_id)
+        assert job["state"] == "COMPLETED", log
+        (attempt,) = job["attempts"]
+        assert (attempt["learners"], [one["learners"] for one in attempt["resizes"]]) == (3, [2])
+        check_continued(log, 20000)
+        events = (Path(job["job_dir"]) / "attempt-1" / "events" / "node-0.jsonl").read_text()
+        assert events.count("learner_started") == 1, "the agent of the first learner stayed"
+        result = json.loads((Path(job["results"]) / "result.json").read_text())
+        assert (result["samples"], result["learning_rate"]) == (20000, pytest.approx(0.02 * 32 / 48))
+
+
+def check_continued(log: str, samples: int) -> None:
+    """Each step begins where the one before ended, or where the processes continued: at most one step later, of which
+    the loss could not be added up any more."""
+    end = 0
+    for found in re.finditer(r"\bsamples (\d+)-(\d+)\b|continuing after (\d+) samples", log):
+        first = int(found[1] or found[3])
+        assert first == end or (found[3] and first == end + 48), found[0]
+        end = int(found[2] or found[3])
+    assert end == samples

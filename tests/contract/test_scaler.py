@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,11 @@ learners: 4
 framework: {{name: custom, version: /images/any.sif, command: python3 train.py {world} {name}}}
 batch:
   checkpoint: {{saved_by: first}}
-  elastic: {{max_learners: 4, batch: {{min: 16, max: 16, per_gpu_max: 16}}}}
+  elastic: {elastic}
 """
+ELASTIC = "{max_learners: 4, batch: {min: 16, max: 16, per_gpu_max: 16}}"
+IN_PLACE = "{in_place: true, max_learners: 4, batch: {min: 4, max: 16, per_gpu_max: 4, start: 16}}"
+"""Each GPU has one permitted batch. The first learner of TRAIN does not need the others."""
 CONFIG = """
 check_images = false
 [backend]
@@ -64,8 +68,9 @@ objective = "fair"
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+@contextmanager
+def slurm_site(tmp_path: Path, programs: str = str(Path(sys.executable).parent), gpus: int = 4) -> Iterator[Site]:
+    """A daemon with a pool on the fake Slurm; `programs` is a directory with a `python3`."""
     slurm = tmp_path / "slurm"
     for name in ("jobs", "gone", "steps"):
         (slurm / name).mkdir(parents=True)
@@ -75,9 +80,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
     (slurm / "site.json").write_text(json.dumps(nodes))
     (slurm / "slurm.conf").touch()
     (tmp_path / "model" / "train.py").write_text(TRAIN)
-    (tmp_path / "config.toml").write_text(CONFIG.format(python=sys.executable, base=tmp_path))
+    config = CONFIG.format(python=sys.executable, base=tmp_path)
+    (tmp_path / "config.toml").write_text(config.replace("gpus = 4", f"gpus = {gpus}"))
     environment = {
-        "PATH": os.pathsep.join((str(FAKES), str(Path(sys.executable).parent), os.defpath)),
+        "PATH": os.pathsep.join((str(FAKES), programs, str(Path(sys.executable).parent), os.defpath)),
         "HOME": str(tmp_path),
         "SLURM_CONF": str(slurm / "slurm.conf"),
         "FFDL_CONFIG": str(tmp_path / "config.toml"),
@@ -90,9 +96,15 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-def submit(site: Site, name: str) -> str:
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with slurm_site(tmp_path) as made:
+        yield made
+
+
+def submit(site: Site, name: str, elastic: str = ELASTIC) -> str:
     manifest = site.directory / f"{name}.yml"
-    manifest.write_text(MANIFEST.format(name=name, world=site.directory))
+    manifest.write_text(MANIFEST.format(name=name, world=site.directory, elastic=elastic))
     return site.run("submit", "--parsable", str(manifest), str(site.directory / "model")).strip()
 
 
@@ -174,4 +186,48 @@ def test_daemon_killed_while_size_changes_loses_and_repeats_nothing(site: Site, 
     site.start(program=PROGRAM)
     trains_with(site, first, 2)
     trains_with(site, second, 2)
+    ends_without_loss(site, first, second)
+
+
+def shrinks_in_place(site: Site, job_id: str) -> None:
+    """Wait until the job's attempt has two learners less."""
+    until(lambda: show(site, job_id)["learners"] == 2, lambda: f"{show(site, job_id)}\n{site.log}")
+    job = show(site, job_id)
+    (attempt,) = job["attempts"]
+    assert (job["state"], attempt["learners"], [one["learners"] for one in attempt["resizes"]]) == (
+        "PROCESSING",
+        4,
+        [2],
+    )
+
+
+@pytest.mark.parametrize(
+    "step",
+    [  # tests/unit/services/test_shrinking.py kills at each step, too
+        "",
+        pytest.param("shrinking", marks=pytest.mark.full),
+        pytest.param("left", marks=pytest.mark.full),
+        "given_back",
+        pytest.param("shrunk", marks=pytest.mark.full),
+    ],
+)
+def test_job_shrinks_in_place_also_if_daemon_is_killed_at_a_step(site: Site, step: str) -> None:
+    first = submit(site, "first", IN_PLACE)
+    trains_with(site, first, 4)
+    if step:
+        (site.directory / "plan.fresh").write_text(f"{step} KILL")
+        (site.directory / "plan.fresh").replace(site.directory / "plan")
+    second = submit(site, "second")
+    if step:
+        assert site.processes[-1].wait(120) == -signal.SIGKILL
+        site.start(program=PROGRAM)
+    shrinks_in_place(site, first)
+    trains_with(site, second, 2)
+    shown = site.run("show", first)
+    assert "changed in place to 2 learners and batch 8" in shown
+    assert "the scaler of pool default changed it in place to 2 learners" in site.run("events", first)
+    calls = [json.loads(line) for line in (site.directory / "slurm" / "calls.log").read_text().splitlines()]
+    updates = [call["argv"] for call in calls if call["command"] == "scontrol" and call["argv"][0] == "update"]
+    native = show(site, first)["native_id"]
+    assert updates == [["update", f"JobId={native}", f"NodeList={os.uname().nodename},{os.uname().nodename}"]]
     ends_without_loss(site, first, second)

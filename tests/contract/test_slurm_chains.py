@@ -13,7 +13,7 @@ from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerUnreachable
-from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs
+from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, ShrinksJobs
 from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -70,6 +70,23 @@ def test_node_exclusion_rejects_running_job_and_reports_scontrol_outage(world: F
     world.spoil("scontrol", "down")
     with pytest.raises(SchedulerUnreachable):
         world.scheduler.avoid(native, ["n1"])
+
+
+def test_shrinking_gives_back_nodes_once_and_reports_refusals_and_outages(world: FakeSlurmHarness) -> None:
+    assert isinstance(world.scheduler, ShrinksJobs)
+    native, _ = running(world, "echo begun; sleep 60")
+    world.scheduler.shrink(native, ["n2", "n3"])
+    world.await_observation(native, lambda seen: seen.nodes == "n2,n3")
+    asked = len(world.calls("scontrol"))
+    world.scheduler.shrink(native, ["n2", "n3"])
+    assert len(world.calls("scontrol")) == asked, "each update begins a record in the accounting"
+    world.spoil("scontrol", "down")
+    with pytest.raises(SchedulerUnreachable):
+        world.scheduler.shrink(native, ["n2"])
+    world.freeze()
+    waiting, _ = world.submit("true")
+    with pytest.raises(InvalidRequest, match="Invalid node name"):
+        world.scheduler.shrink(waiting, ["n2"])
 
 
 def test_requeued_job_keeps_id_and_increments_restart_count(world: FakeSlurmHarness) -> None:

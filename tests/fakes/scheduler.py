@@ -48,6 +48,8 @@ class FakeScheduler(QuietBackend):
     `odd` has the words, unknown to the adapter, in which jobs are refused; `site_refuses` is a site's message.
     `unanswered` has the jobs whose submissions fail as if the scheduler did not answer.
 
+    `spreads` gives each learner a node; `refuse_shrink` is why nodes are not taken back.
+
     `asked` counts questions and requests, `observe_calls` those about jobs, whatever the number of jobs in them; `full`
     turns submissions away.
     """
@@ -70,6 +72,8 @@ class FakeScheduler(QuietBackend):
     in_containers: bool = False
     is_this_machine: bool = False
     heads_go_on: bool = True
+    spreads: bool = False
+    refuse_shrink: str = ""
     warns: Callable[[JobSpec], Iterable[str]] = lambda _: ("a warning of the plan",)
     planned: list[LaunchRequest] = field(default_factory=list)
     submitted: list[tuple[NativeId, Token]] = field(default_factory=list)
@@ -79,6 +83,7 @@ class FakeScheduler(QuietBackend):
     signalled: list[tuple[NativeId, str]] = field(default_factory=list)
     avoided: list[tuple[NativeId, tuple[str, ...]]] = field(default_factory=list)
     excluded: list[tuple[NativeId, str]] = field(default_factory=list)
+    shrunk: list[tuple[NativeId, tuple[str, ...]]] = field(default_factory=list)
     forgotten: set[NativeId] = field(default_factory=set)
     lost: set[NativeId] = field(default_factory=set)
     turned_away: list[Token] = field(default_factory=list)
@@ -98,7 +103,11 @@ class FakeScheduler(QuietBackend):
         self.planned.append(request)
         if request.spec.resources.gpus > self.max_gpus:
             raise InvalidRequest(f"no node has {request.spec.resources.gpus:g} GPUs; the most is {self.max_gpus:g}")
+        size = request.spec.resources.learners if self.spreads else 1
         launch = LaunchFile(
+            learners=size,
+            nodes=size,
+            shrinks=self.spreads,
             job_id=request.job_id,
             attempt=request.attempt,
             token=request.token,
@@ -195,6 +204,12 @@ class FakeScheduler(QuietBackend):
     def exclude_only(self, native_id: NativeId, nodes: str) -> None:
         self._answer()
         self.excluded.append((native_id, nodes))
+
+    def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
+        self._answer()
+        if self.refuse_shrink:
+            raise InvalidRequest(self.refuse_shrink)
+        self.shrunk.append((native_id, tuple(nodes)))
 
     def cancel(self, native_id: NativeId) -> None:
         self._answer()

@@ -244,6 +244,10 @@ class CommandLineGateway:
         if not error_mapping.is_gone(result):
             error_mapping.check_request(result, f"the exclusion of nodes of job {job}")
 
+    def shrink(self, job: str, nodes: Sequence[str]) -> None:
+        """See the port. scontrol would write scripts into its working directory if its environment were a job's."""
+        error_mapping.check_request(self._run(commands.shrink_argv(job, nodes)), f"the return of nodes of job {job}")
+
     def describe_site(self) -> SiteShape:
         """See the port."""
         nodes, partitions, odd = self._ask(commands.sinfo_argv(), parse_sinfo)

@@ -107,6 +107,10 @@ class SlurmGateway(Protocol):
         """Replace the list of nodes that the waiting job excludes ("" = none). Raises InvalidRequest."""
         ...
 
+    def shrink(self, job: str, nodes: Sequence[str]) -> None:
+        """Give back all nodes of the running job but these. Raises InvalidRequest."""
+        ...
+
     def describe_site(self) -> SiteShape:
         """Return nodes, partitions and version. Raises InvalidRequest if Slurm is not installed."""
         ...

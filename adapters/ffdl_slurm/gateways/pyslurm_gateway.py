@@ -141,6 +141,10 @@ class PyslurmGateway:
         """See the port; by scontrol."""
         self._commands.exclude_only(job, nodes)
 
+    def shrink(self, job: str, nodes: Sequence[str]) -> None:
+        """See the port; by scontrol."""
+        self._commands.shrink(job, nodes)
+
     def describe_site(self) -> SiteShape:
         """See the port; also proves that the worker starts. Raises InvalidRequest where pyslurm does not fit."""
         with self._lock:

@@ -23,7 +23,7 @@ from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor
 from ffdl_slurm.gateways.command_runner import FOR_JOBS
 from ffdl_slurm.planning.job_network import mark_of, offer
 from ffdl_slurm.planning.request_check import NodeRequest, fit_request, nodes_of
-from ffdl_slurm.planning.sbatch_options import batch_options, continues_in_place, effective_lead_s
+from ffdl_slurm.planning.sbatch_options import batch_options, continues_in_place, effective_lead_s, may_shrink
 from ffdl_slurm.sbatch_script import NATIVE_ID, render_array_script, render_script
 from ffdl_slurm.settings import GpuFlag, SlurmSettings
 
@@ -76,6 +76,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     launch = replace(
         base.launch,
         step=_step(settings, node, controller),
+        shrinks=may_shrink(spec.batch) and node.is_uniform,
         out_of_memory=_OUT_OF_MEMORY,
         limits=_limits(base.launch.limits, request, settings),
         network=network,
@@ -88,7 +89,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
     named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
     script = render_script(batch_options(request, settings, node, mark), command, named)
-    doubts = (*unknown_files(node, settings), *_hints(request))
+    doubts = (*unknown_files(node, settings), *_hints(request, node))
     plan = assemble(request, base, launch, (*node.warnings, *offered.warnings, *facts.warnings, *doubts))
     plan = replace(
         plan,
@@ -156,10 +157,20 @@ def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeReque
     )
 
 
-def _hints(request: LaunchRequest) -> tuple[str, ...]:
+_MIXED = (
+    "batch.elastic.in_place: its nodes may have GPUs of several types, so the job is halted to become smaller; name a "
+    "GPU type"
+)
+"""slurmctld 26.05.5 crashes (in gres_step_list_delete) at the end of a step with GPUs of different types from whose job
+a node was taken back."""
+
+
+def _hints(request: LaunchRequest, node: NodeRequest) -> tuple[str, ...]:
     """Return a warning for each option that has no effect here."""
     batch = request.spec.batch
     found = []
+    if may_shrink(batch) and not node.is_uniform:
+        found.append(_MIXED)
     if batch.signal and batch.checkpoint.lead_s is not None:
         found.append("batch.checkpoint.lead_s: batch.signal is used instead, Slurm sends one signal before the end")
     if batch.preemptible is not None:

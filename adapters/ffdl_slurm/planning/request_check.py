@@ -40,6 +40,11 @@ class NodeRequest:
         return self.generic.text(self.load)
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether all nodes of the allocation surely have the same generic resources: GPUs of one type, or none."""
+        return not self.gres or (not self.generic.each and (bool(self.generic.gpu_type) or len(self.kinds) < 2))
+
+    @property
     def allocated_gpus(self) -> float:
         """The GPUs of all nodes together. Shares count as parts of a GPU."""
         shared = self.load.shares / self.generic.per_gpu if self.load.shares else 0.0

@@ -73,9 +73,16 @@ def _written_batch(request: LaunchRequest, settings: SlurmSettings, mark: str) -
         comment=" ".join(filter(None, (mark, batch.comment))),
         output="",
         array="",  # the script of a native array gets its own
-        # A job that continues in place must be requeueable, even if JobRequeue of slurm.conf is 0.
-        requeue=True if continues_in_place(batch, settings) else batch.requeue,
+        requeue=_requeue(batch, settings),
     )
+
+
+def _requeue(batch: BatchOptions, settings: SlurmSettings) -> bool | None:
+    """Return whether Slurm may start the job again. A job that continues in place must be requeueable, even if
+    JobRequeue of slurm.conf is 0. The script of a job whose nodes may be given back needs all of them."""
+    if may_shrink(batch):
+        return False
+    return True if continues_in_place(batch, settings) else batch.requeue
 
 
 def _check(batch: BatchOptions) -> None:
@@ -104,7 +111,12 @@ def is_template(request: LaunchRequest) -> bool:
 
 def continues_in_place(batch: BatchOptions, settings: SlurmSettings) -> bool:
     """Return whether the job is requeued at its time limit: the site has it so, and the job does not forbid it."""
-    return settings.continue_in_place and batch.requeue is not False
+    return settings.continue_in_place and batch.requeue is not False and not may_shrink(batch)
+
+
+def may_shrink(batch: BatchOptions) -> bool:
+    """Return whether nodes of the running job may be given back."""
+    return batch.elasticity is not None and batch.elasticity.in_place
 
 
 def _output(request: LaunchRequest, as_array: bool) -> str:

@@ -9,6 +9,7 @@ import click
 
 from ffdl_batch.cli.render.formatting import format_time, print_line, print_table
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.outcome.continuation import Interruption, describe_interruption
 from ffdl_batch.domain.outcome.error_codes import UNREADABLE
 
@@ -63,6 +64,7 @@ def print_attempts(job: JobView) -> None:
         rows = [[*row[:3], *_size(attempt), *row[3:]] for row, attempt in zip(rows, job.attempts, strict=True)]
     print_table(columns, rows)
     _print_restarts(job.attempts)
+    _print_resizes(job.attempts)
     _print_places(job.attempts)
     _print_pending_uploads(job)
 
@@ -74,6 +76,14 @@ def _print_restarts(attempts: Sequence[AttemptView]) -> None:
             print_line(f"Attempt {attempt.number} again", f"{format_time(restart.at)} {restart.message}")
         for restart in attempt.learner_restarts:
             print_line(f"In attempt {attempt.number}", f"{format_time(restart.at)} {restart.message}")
+
+
+def _print_resizes(attempts: Sequence[AttemptView]) -> None:
+    """Print the changes of size in place."""
+    for attempt in attempts:
+        for resize in attempt.resizes:
+            size = f"{counted(resize.learners, 'learner')} and batch {resize.global_batch}"
+            print_line(f"In attempt {attempt.number}", f"{format_time(resize.at)} changed in place to {size}")
 
 
 def _print_pending_uploads(job: JobView) -> None:

@@ -51,6 +51,8 @@ class Continuation:
     def __init__(self, launch: LaunchFile, native_id: str, earlier: Optional[FinalRecord] = None, run: int = 1) -> None:
         """`earlier` is the final record of an earlier run; this is run number `run` of the attempt."""
         self.launch, self.native_id, self.earlier, self.run = launch, native_id, earlier, run
+        self.has_shrunk = False
+        """Whether nodes were given back. The template of the next attempt has the size without that."""
 
     @property
     def requested_action(self) -> str:
@@ -116,6 +118,8 @@ class Continuation:
         self, kept: Arrangement, succession: Succession, conclusion: Conclusion, limit_s: Optional[float]
     ) -> Arrangement:
         number = self.launch.attempt + 1
+        if self.has_shrunk:
+            return replace(kept, goes_on=GoesOn.PLATFORM, attempt=number)
         in_place = succession.requeue and kept.interruption != Interruption.STAGED.value
         if in_place and not self.is_continued:
             return replace(kept, goes_on=GoesOn.REQUEUE, attempt=self.launch.attempt)

@@ -15,7 +15,13 @@ from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import create_empty, remove, restore_directory, write_cell, write_text
 from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.attempt.learner_endings import ended_of_itself, endings_of_run, has_ended, unreported_ends
+from ffdl_batch.attempt.learner_endings import (
+    ended_of_itself,
+    endings_of_run,
+    has_ended,
+    released_at,
+    unreported_ends,
+)
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
@@ -49,6 +55,7 @@ from ffdl_batch.domain.outcome.controller_events import (
     Phase,
     merge,
     node_source,
+    released_learners,
 )
 from ffdl_batch.host.processes import identity, read_living, send
 from ffdl_batch.host.signals import FORWARDED, hold_signals, next_signal
@@ -101,6 +108,8 @@ class Head:
         self.terminated = False
         self.node_pid = 0
         self._step_end = StepEnd()
+        self._given_back_s = 0.0
+        """Seconds of this run without each of the nodes that were given back, added up."""
         self._started_at = time.time()
         self._limit = TimeLimit(launch)
 
@@ -122,6 +131,7 @@ class Head:
         except Exception as error:  # noqa: BLE001 - the record must report every error
             conclusion = self._own_failure(journal, error)
         self._limit.note()
+        self._note_released()
         arranged = self.continuation.arrange(conclusion, self._gpu_seconds(), self._length_s())
         if arranged.goes_on is not GoesOn.NO:
             journal.append(
@@ -218,8 +228,11 @@ class Head:
     def _only_storing_is_left(self) -> bool:
         """Return whether a node controller died after every learner had ended by itself.
 
-        New node controllers then store the results and start no learner.
+        New node controllers then store the results and start no learner. They would need all nodes, so if some were
+        given back, the daemon stores the results.
         """
+        if released_learners(self._events()):
+            return False
         done = endings_of_run(self._events())
         ended = {n for n, e in done.items() if ended_of_itself(e)}
         died = False
@@ -302,10 +315,23 @@ class Head:
     def _events(self) -> List[Event]:
         return merge(self._node_events(rank) for rank in range(self.launch.nodes))
 
+    def _note_released(self) -> None:
+        """Read which nodes were given back. If that cannot be read, assume none."""
+        try:
+            events = self._events()
+        except OSError as error:
+            sys.stderr.write(f"ffdl-controller: {error}\n")
+            return
+        ends = released_at(self.launch, events).values()
+        self._given_back_s = sum(max(0.0, time.time() - at) for at in ends)
+        self.continuation.has_shrunk = bool(released_learners(events))
+
     def _gpu_seconds(self) -> float:
-        """Return the GPU time of this run. Schedulers charge the GPUs from its first moment to its last."""
+        """Return the GPU time of this run. Schedulers charge the GPUs from its first moment to its last, or until they
+        are given back."""
         succession = self.launch.succession
-        return succession.gpus * self._limit.used_s if succession else 0.0
+        held_s = max(0.0, self._limit.used_s - self._given_back_s / self.launch.nodes)
+        return succession.gpus * held_s if succession else 0.0
 
     def _length_s(self) -> Optional[float]:
         end = deadline(self.launch, os.environ, self._started_at)

@@ -101,6 +101,12 @@ class ControlPoller:
         return ""
 
     @property
+    def is_released(self) -> bool:
+        """Return whether the learners of this node leave the job, as last read."""
+        learners = self.control.learners
+        return learners is not None and all(number > learners for number in self._began)
+
+    @property
     def fenced(self) -> str:
         """Return why the learners must end; "" if they may continue."""
         if self.superseded:

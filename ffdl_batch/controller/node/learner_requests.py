@@ -22,7 +22,7 @@ from ffdl_batch.controller.checkpoints import (
 )
 from ffdl_batch.controller.learner.learner import FENCE, Learner
 from ffdl_batch.controller.node.control_poller import ControlPoller
-from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, TERM, TIME, WARNED, EventKind
+from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, RELEASED, TERM, TIME, WARNED, EventKind
 from ffdl_batch.host.signals import FORWARDED, next_signal
 from ffdl_batch.host.worker_thread import WorkerThread
 
@@ -116,6 +116,9 @@ class LearnerRequests:
             self._ask(reason if reason in LIMITS else HALT)
         elif what == "stop":
             self.end_all(reason if reason in (TIME, HALT) else "stop")
+        if self._watch.is_released and self.is_quiet:
+            # A checkpoint request would be taken for one to the whole job: programs add it up over all learners.
+            self.end_all(RELEASED)
 
     def press(self) -> None:
         """Repeat the request, or end the learners when its time is over."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from dataclasses import replace
 from typing import Dict, Sequence, Tuple
 
 from ffdl_batch.attempt.log_tail import tail
@@ -31,7 +32,7 @@ from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile
 from ffdl_batch.domain.launch.network_level import OVERLAYS, is_unreachable
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.launch.pod_protocol import NO_BASH
-from ffdl_batch.domain.outcome.controller_events import EventKind, Scalar
+from ffdl_batch.domain.outcome.controller_events import RELEASED, EventKind, Scalar
 from ffdl_batch.host import nonblocking_stderr
 from ffdl_batch.host.processes import adopt_orphans, end_strays, identity
 from ffdl_batch.host.worker_thread import WorkerThread
@@ -245,7 +246,9 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------ endings
 
     def _ended(self, ending: Ending) -> None:
-        """Record the end of a learner. A failure ends the job, unless the learners were asked to end."""
+        """Record the end of a learner. A failure ends the job, unless the learners were asked to end or leave it."""
+        if ending.failed and not ending.asked and self._leaves():
+            ending = replace(ending, ended_by=RELEASED)
         fields: Dict[str, Scalar] = {"learner_id": ending.learner_id, "began": ending.began}
         code = ending.returncode
         if code is not None and code < 0:
@@ -275,6 +278,12 @@ class Supervisor:
         self.journal.append(EventKind.LEARNER_ENDED, **fields)
         if ending.failed:
             self._failed(ending, is_service)
+
+    def _leaves(self) -> bool:
+        """Return whether the learners of this node leave the job. One may fail first, because those of another node
+        have left."""
+        self.watch.read_now()
+        return self.watch.is_released
 
     def _failed(self, ending: Ending, is_service: bool) -> None:
         code = ending.returncode

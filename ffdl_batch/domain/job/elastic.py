@@ -40,6 +40,8 @@ class Elastic:
     learning_rate: LearningRate = LearningRate.LINEAR
     global_batch: int | None = None
     """What is requested for the next attempts; None = `start`."""
+    in_place: bool = False
+    """Whether learners continue if those with the highest numbers leave. Each GPU keeps its batch then."""
 
     def batches_per_gpu(self, gpus: int) -> range:
         """Return the batches of one GPU that the job may have on `gpus` GPUs. Empty = it cannot run on so many."""
@@ -53,6 +55,12 @@ class Elastic:
             return None
         requested = self.start if self.global_batch is None else self.global_batch
         return min(max(requested // gpus, permitted[0]), permitted[-1]) * gpus
+
+    def batch_without_restart(self, present: int, before: int, after: int) -> int | None:
+        """Return the global batch after a change in place from `before` to `after` GPUs; None if it is not permitted.
+        Each GPU keeps its part of the `present` batch."""
+        per_gpu = present // before
+        return per_gpu * after if per_gpu in self.batches_per_gpu(after) else None
 
     def learning_rate_scale(self, global_batch: int) -> float:
         """Return the factor for the learning rate at this batch."""

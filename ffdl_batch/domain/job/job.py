@@ -192,6 +192,17 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """A change of the size of an attempt in place."""
+
+    requested_at: float
+    at: float
+    """When the attempt had the new size. Between both times it had neither."""
+    learners: int
+    global_batch: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptEnd:
     """What is stored about an attempt that ended."""
 
@@ -229,6 +240,8 @@ class Change:
     and the next attempt gets its number."""
     restarts: tuple[tuple[float, str], ...] = ()
     """Learners that were started again, oldest first: time and message. Each is an entry beside those of the steps."""
+    resizes: tuple[Resize, ...] = ()
+    """All changes in place of the current attempt, if the last one is new; () = none is new."""
     incidents: tuple[Incident, ...] = ()
     """Incidents of this job; one that is known (attempt and episode) is not written again."""
     attempt_gpus: float | None = None

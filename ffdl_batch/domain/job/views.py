@@ -32,6 +32,16 @@ class RestartView:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeView:
+    """A change of the size of an attempt in place."""
+
+    at: float
+    """When the attempt had the new size."""
+    learners: int
+    global_batch: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptView:
     """One attempt of a job."""
 
@@ -76,12 +86,14 @@ class AttemptView:
     uploaded_at: float | None = None
     """When a pending upload was stored; None = nothing was pending, or it still is."""
     learners: int = 0
-    """0 = unknown: an older release began the attempt."""
+    """With which it began; 0 = unknown: an older release began the attempt."""
     global_batch: int | None = None
-    """Samples of one step; None = the job is not elastic."""
+    """Samples of one step when it began; None = the job is not elastic."""
     gpus: float | None = None
     """GPUs that it holds, with shares as parts of a GPU; None = not known: it was not submitted yet, or an older
     release began it."""
+    resizes: tuple[ResizeView, ...] = ()
+    """Changes of its size in place, oldest first."""
 
 
 class LearnerState(StrEnum):

@@ -15,7 +15,7 @@ from ffdl_batch.domain.outcome.error_codes import UNSTORED
 from ffdl_batch.host.fast_dataclass import dataclass
 
 RUNNING = (JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
-_BESIDE = frozenset({Cause.RESTARTED.value, Cause.STORED.value})
+_BESIDE = frozenset({Cause.RESTARTED.value, Cause.STORED.value, Cause.RESIZED.value})
 """Entries of a history that change no state."""
 _STAGING_CPUS = 4.0
 """Maximum for an attempt that only brings data (``services.ahead``)."""
@@ -60,6 +60,8 @@ class AttemptRecord:
     """Time of its newest checkpoint."""
     gpus: float | None = None
     """GPUs that it holds, with shares as parts of a GPU; None = those that were asked for."""
+    sizes: tuple[tuple[float, int], ...] = ()
+    """Times from which it had so many learners, the first one with its creation; () = not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +157,27 @@ def _weigh(run: Run, attempts: Mapping[int, AttemptRecord], asked: Asked, *, is_
     record = attempts.get(run.attempt)
     if record is None:
         return replace(run, gpus=asked.gpus, cpus=asked.cpus)
+    asked, gpus = _of_its_sizes(run, record, asked)
     if is_last and record.ended_at is not None and run.began <= record.ended_at < run.ended:
         run = _cut(run, record.ended_at)
     if _only_stages(record, attempts, asked):
         return replace(run, gpus=0.0, cpus=min(asked.cpus / max(1, asked.learners), _STAGING_CPUS))
-    gpus = asked.gpus if record.gpus is None else record.gpus
     if is_last and record.ended_at is not None and record.gpu_seconds and run.length_s > 0:
         gpus = record.gpu_seconds / run.length_s
     return replace(run, gpus=gpus, cpus=asked.cpus)
+
+
+def _of_its_sizes(run: Run, record: AttemptRecord, asked: Asked) -> tuple[Asked, float]:
+    """Return what the run of an attempt got on average, and how many GPUs it held."""
+    gpus = asked.gpus if record.gpus is None else record.gpus
+    if not record.sizes or run.length_s <= 0 or not asked.learners:
+        return asked, gpus
+    ends = [*(at for at, _ in record.sizes[1:]), run.ended]
+    learner_s = sum(count * run.within(at, end) for (at, count), end in zip(record.sizes, ends, strict=True))
+    mean = learner_s / run.length_s
+    share = mean / asked.learners
+    got = replace(asked, gpus=share * asked.gpus, cpus=share * asked.cpus)
+    return got, got.gpus if record.gpus is None else record.gpus * mean / record.sizes[0][1]
 
 
 def _only_stages(record: AttemptRecord, attempts: Mapping[int, AttemptRecord], asked: Asked) -> bool:

@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Interruption
-from ffdl_batch.domain.outcome.controller_events import LOST_CONTROLLER, Event, EventKind, Phase
+from ffdl_batch.domain.outcome.controller_events import (
+    LOST_CONTROLLER,
+    Event,
+    EventKind,
+    Phase,
+    released_learners,
+)
 from ffdl_batch.domain.outcome.observation import EndCause
 
 SCHEDULER_ENDS: dict[EndCause, tuple[str, str, Interruption | None]] = {
@@ -90,32 +96,40 @@ def stored_learners(events: Sequence[Event]) -> set[object]:
 def is_all_stored(events: Sequence[Event], learners: int) -> bool:
     """Return whether every learner exited with status 0 by itself and was stored afterwards.
 
-    The ends of services do not count. A learner that was asked for a checkpoint does not count as done: it also exits
-    with status 0 if it has only saved one, and only the head controller knows the difference.
+    A learner that has left the attempt need only be stored. The ends of services do not count. A learner that was asked
+    for a checkpoint does not count as done: it also exits with status 0 if it has only saved one, and only the head
+    controller knows the difference.
     """
-    services = _services(events)
-    done = set(services)
+    done = _services(events)
     for event in events:
         learner = event.fields.get("learner_id")
         if event.kind is EventKind.LEARNER_STARTED and not event.fields.get("service"):
             done.discard(learner)
         elif event.kind is EventKind.LEARNER_ENDED and _is_own_end(event) and event.fields.get("exit_code") == 0:
             done.add(learner)
-    return len(done & stored_learners(events)) >= learners
+    done |= released_learners(events)
+    return len(done & stored_learners(events)) >= begun_with(events, learners)
+
+
+def begun_with(events: Sequence[Event], learners: int) -> int:
+    """Return with how many learners the attempt began that has `learners` now. Those with the highest numbers leave."""
+    return max(learners, max(released_learners(events), default=0))
 
 
 def is_training_over(events: Sequence[Event], unreported: Mapping[int, int], learners: int) -> bool:
     """Return whether storing is all that is left to do.
 
-    That is so if every learner except the services exited with status 0 by itself, without a checkpoint request. It is
-    also so if one learner failed by itself and storing had begun. Before storing, the failure may have the same cause
-    as the end of the controllers; the same is true as long as the end of another learner is not known.
+    That is so if every learner except the services, and those that have left, exited with status 0 by itself, without a
+    checkpoint request. It is also so if one learner failed by itself and storing had begun. Before storing, the failure
+    may have the same cause as the end of the controllers; the same is true as long as the end of another learner is not
+    known.
 
     `unreported` has the exit statuses of learners whose end no controller reported.
     """
     ends: dict[object, Event] = {}
     started: set[object] = set()
-    is_storing = False
+    released, is_storing = released_learners(events), False
+    left = {event.source for event in events if event.fields.get("learner_id") in released}
     for event in events:
         learner = event.fields.get("learner_id")
         if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
@@ -125,11 +139,11 @@ def is_training_over(events: Sequence[Event], unreported: Mapping[int, int], lea
         elif event.kind is EventKind.LEARNER_ENDED:
             ends[learner] = event
         elif event.kind is EventKind.PHASE and event.fields.get("phase") in _STORE_PHASES:
-            is_storing = True
+            is_storing = is_storing or event.source not in left
     own = {learner: event for learner, event in ends.items() if _is_own_end(event)}
     done = {learner for learner, event in own.items() if event.fields.get("exit_code") == 0}
-    done |= {learner for learner, status in unreported.items() if status == 0} | _services(events)
-    if len(done) >= learners:
+    done |= {learner for learner, status in unreported.items() if status == 0} | _services(events) | released
+    if len(done) >= begun_with(events, learners):
         return True
     are_all_known = started <= {*ends, *unreported}
     return is_storing and are_all_known and any(_is_own_failure(event) for event in own.values())
@@ -181,6 +195,7 @@ def _last_end_at(events: Sequence[Event], learners: int) -> float | None:
     Return 0 if the end of the only learner is not known.
     """
     ends: dict[object, float | None] = {}
+    learners = begun_with(events, learners)
     for event in events:
         if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
             ends[event.fields.get("learner_id")] = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import field
 from enum import Enum
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
 
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.file_format import FORMAT, require_known
@@ -36,6 +36,8 @@ HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
 """Reasons of checkpoint requests."""
 LIMITS = (WARNED, TIME)
 """Reasons that mean: the allocation is about to end."""
+RELEASED = "released"
+"""`ended_by` of a learner that left because its node is given back. The attempt continues without it."""
 LOST_NODE = UNFIT_NODE | {"S110"}
 """Error codes of attempts that lost a node or got one that is not fit for the job."""
 LOST_CONTROLLER = LOST_NODE | {"S106"}
@@ -73,10 +75,11 @@ class EventKind(str, Enum):
     LEARNER_ENDED = "learner_ended"
     """[learner_id, exit_code | signal, out_of_memory, began (the user's command was reached), detail,
     ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, warned, time, fence, service =
-    a service that was no longer needed), asked (the reason for which it had been asked for a checkpoint: "" = it had
-    not, else halt, warned, term, time), signalled (somebody in it caught the checkpoint signal), code (a fault code
-    where the learner could not be run), service (true where it is one), restarted (true where it is started again: this
-    was not its last end), waited (true where it was to be started again when all were ended)]"""
+    a service that was no longer needed, released = its node is given back), asked (the reason for which it had been
+    asked for a checkpoint: "" = it had not, else halt, warned, term, time), signalled (somebody in it caught the
+    checkpoint signal), code (a fault code where the learner could not be run), service (true where it is one),
+    restarted (true where it is started again: this was not its last end), waited (true where it was to be started again
+    when all were ended)]"""
     METRICS = "metrics"
     """What keeps metrics of a learner from being collected, or some of them [learner_id, message]."""
     HANG = "hang"
@@ -204,6 +207,18 @@ class FinalRecord:
     stores_later: bool = False
     """Whether only the upload is left. The attempt has ended when ``uploaded.json`` exists."""
     format: int = FORMAT
+
+
+def released_learners(events: Iterable[Event]) -> Set[int]:
+    """Return the numbers of the learners that left the attempt because their nodes are given back."""
+    found: Set[int] = set()
+    for event in events:
+        learner = event.fields.get("learner_id")
+        if isinstance(learner, int) and event.kind in (EventKind.LEARNER_STARTED, EventKind.LEARNER_ENDED):
+            found.discard(learner)
+            if event.fields.get("ended_by") == RELEASED:
+                found.add(learner)
+    return found
 
 
 def is_final(final: FinalRecord) -> bool:

@@ -206,7 +206,7 @@ class ElasticBatchBlock(Block):
 
 
 class ElasticBlock(Block):
-    """Sizes that a job may have while it trains. A change of size is a halt and a further attempt."""
+    """Sizes that a job may have while it trains."""
 
     min_learners: Count = Field(None, description="Least number of learners; 1.")
     max_learners: NeededCount = Field(description="Largest number of learners.")
@@ -218,6 +218,7 @@ class ElasticBlock(Block):
     learning_rate: Annotated[str, BeforeValidator(one_of(LEARNING_RATES, "linear")), word_schema(*LEARNING_RATES)] = (
         Field("linear", description="How LEARNING_RATE_SCALE follows the batch: linear, sqrt, none.")
     )
+    in_place: Flag = Field(None, description="Learners continue if those with the highest numbers leave; false.")
 
 
 class NotifyBlock(Block):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from statistics import fmean
@@ -38,8 +39,9 @@ class LearnerHistory:
     """Learners of the attempt that gave the hint."""
     loses_checkpoints: bool = False
     """Whether the checkpoints of its last attempt are gone when that ends."""
-    first_at: dict[int, float | None] = field(default_factory=dict)
-    """When each attempt reported a speed first; None = before what was read of its file."""
+    first_at: dict[tuple[int, int], float | None] = field(default_factory=dict)
+    """When an attempt reported a speed first after so many changes of its size in place; None = before what was read of
+    its file."""
     _read: dict[int, int] = field(default_factory=dict)
     """Bytes of each attempt's file that were read."""
     _closed: set[int] = field(default_factory=set)
@@ -54,7 +56,7 @@ class LearnerHistory:
             if attempt.number in self._closed:
                 continue
             path = root.job(job.id).attempt(attempt.number).learner_metrics(1)
-            if records := self._new_records(attempt.number, path):
+            if records := self._new_records(attempt, path):
                 self._add(job, attempt, records)
             elif attempt.number < attempts[-1].number:
                 self._closed.add(attempt.number)
@@ -62,13 +64,14 @@ class LearnerHistory:
         if newest > self._launched and (launch := read_launch(root.job(job.id).attempt(newest))) is not None:
             self._launched, self.loses_checkpoints = newest, not keeps_checkpoints(launch)
 
-    def _new_records(self, number: int, path: str) -> list[MetricRecord]:
+    def _new_records(self, attempt: Attempt, path: str) -> list[MetricRecord]:
+        number = attempt.number
         done, size = self._read.get(number, 0), size_of(path)
         if size <= done:
             return []
         begin = max(done, size - MOST_BYTES)
         if begin > done:
-            self.first_at.setdefault(number, None)
+            self.first_at.setdefault((number, len(attempt.resizes)), None)
         try:
             with open_regular(path) as file:
                 file.seek(begin)
@@ -86,18 +89,36 @@ class LearnerHistory:
         return records
 
     def _add(self, job: Job, attempt: Attempt, records: Sequence[MetricRecord]) -> None:
-        learners = attempt.learners or job.spec.resources.learners
-        gpus = workers_of(learners, job.effective_spec.resources.gpus)
         speeds = throughputs(records)
-        if speeds:
-            self.first_at.setdefault(attempt.number, speeds[0][0])
-        batch = attempt.global_batch or 0
+        learners = attempt.learners or job.spec.resources.learners
         may_have_other_gpus = job.overrides.gpus is not None and attempt.number < job.attempt
-        if speeds and batch >= gpus and not may_have_other_gpus:
-            step_s = batch / fmean(speed for _, speed in speeds)
-            self.times.add(Measurement(learners, gpus, batch // gpus, step_s))
+        for number, spell in enumerate(_spells(attempt, learners)):
+            within = [(at, speed) for at, speed in speeds if spell.begin <= at < spell.end]
+            gpus = workers_of(spell.learners, job.effective_spec.resources.gpus)
+            if within:
+                self.first_at.setdefault((attempt.number, number), within[0][0])
+            if within and spell.global_batch >= gpus and not may_have_other_gpus:
+                step_s = spell.global_batch / fmean(speed for _, speed in within)
+                self.times.add(Measurement(spell.learners, gpus, spell.global_batch // gpus, step_s))
         remaining, hint = remaining_samples(records), last_hint(records)
         if remaining is not None:
             self.remaining = remaining
         if hint is not None:
-            self.hint, self.hint_learners = hint, learners
+            self.hint, self.hint_learners = hint, attempt.resizes[-1].learners if attempt.resizes else learners
+
+
+@dataclass(frozen=True, slots=True)
+class _Spell:
+    """The time in which an attempt had one size. Reports during a change in place are of no size."""
+
+    begin: float
+    end: float
+    learners: int
+    global_batch: int
+
+
+def _spells(attempt: Attempt, learners: int) -> list[_Spell]:
+    begins = [(-math.inf, learners, attempt.global_batch or 0)]
+    begins += [(one.at, one.learners, one.global_batch) for one in attempt.resizes]
+    ends = [*(one.requested_at for one in attempt.resizes), math.inf]
+    return [_Spell(begin, end, count, batch) for (begin, count, batch), end in zip(begins, ends, strict=True)]

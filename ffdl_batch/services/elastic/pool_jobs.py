@@ -80,8 +80,8 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     for (_, gpus, one), seconds in zip(choices, per_sample, strict=True):
         if samples * seconds < remaining[gpus]:
             remaining[gpus], batches[gpus] = samples * seconds, one
-    began = attempt.created_at if attempt is not None else now
-    reported = attempt is not None and attempt.number in history.first_at
+    began = now if attempt is None else attempt.resizes[-1].at if attempt.resizes else attempt.created_at
+    reported = attempt is not None and (attempt.number, len(attempt.resizes)) in history.first_at
     hold = _hold(history, attempts, began + pool.min_between_s - now) if runs else ""
     present_s = samples * now_s
     if hold:

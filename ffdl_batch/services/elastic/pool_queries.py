@@ -81,7 +81,9 @@ def _job(one: ElasticJob, last: _Last) -> PoolJobView:
     has_gpus = job.state not in (JobState.PENDING, JobState.HALTED)
     gpus = workers_of(learners, per) if has_gpus else 0
     wanted, reason = last.targets.get(job.id, (gpus, 0))[0], str(last.jobs.get(job.id, {}).get("hold", ""))
-    if size is not None and size.state is SizeState.HALTING:
+    if size is not None and size.state is SizeState.SHRINKING and size.attempt == job.attempt:
+        wanted, reason = workers_of(size.learners, per), f"shrinking in place to {counted(size.learners, 'learner')}"
+    elif size is not None and size.state is SizeState.HALTING:
         wanted = workers_of(size.learners, per) if size.learners else 0
         reason = (
             f"being halted, to continue with {counted(size.learners, 'learner')}"

@@ -25,12 +25,13 @@ from ffdl_batch.services.backends.node_exclusion import NodeExclusion
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt
 from ffdl_batch.services.deployment.elastic_pools import ElasticPools, is_admitted, waits_for_pool
 from ffdl_batch.services.elastic.decision_records import Decision, encode
+from ffdl_batch.services.elastic.in_place import InPlaceChanges
 from ffdl_batch.services.elastic.learner_history import LearnerHistory
 from ffdl_batch.services.elastic.pool_jobs import RESTART_S, Described, describe
 from ffdl_batch.services.elastic.size_changes import Reached, SizeChanges, resume_halted, unpooled
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
-from ffdl_batch.store import Attempt, ElasticJob, SizeState
+from ffdl_batch.store import Attempt, ElasticJob, JobSize, SizeState
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,12 @@ class Scaler:
         """The shortest time between two decisions, according to what the last ones took."""
         self._soon: set[str] = set()
         """Pools in which a job has come or ended since."""
+        self._in_place, self._shrinks = InPlaceChanges(adapters), False
         self._histories: dict[JobId, LearnerHistory] = {}
         self._refused: dict[JobId, dict[int, float]] = {}
         """Numbers of learners with which a job cannot be planned, and until when that counts (monotonic)."""
-        self._timed: set[tuple[JobId, int]] = set()
-        """Attempts whose start was measured."""
+        self._timed: set[tuple[JobId, int, int]] = set()
+        """Changes that were measured: attempts, and how often their size was changed in place."""
 
     def step(self) -> tuple[int, float]:
         """Continue changes, and decide about the pools that are due. Return how many jobs changed, and how long to
@@ -88,7 +90,9 @@ class Scaler:
             self._pools.job_waits.clear()
             self._soon |= self._leases.keys()
         held = [name for name, lease in self._leases.items() if lease.take()]
-        changed = self._continue(held)
+        shrinking = self._storage.store.elastic.shrinking()
+        self._shrinks = bool(shrinking)
+        changed = self._continue(held) + self._shrink(held, shrinking)
         if self._storage.store.elastic.forget_ended():
             self._soon |= self._leases.keys()
         paused = self._storage.store.elastic.paused()
@@ -100,6 +104,8 @@ class Scaler:
             for name in due:
                 changed += self._decide(name, [one for one in jobs if self._pools.pool_of(one.job) == name])
             self._pause_s = PAUSES * (self._storage.clock.monotonic() - began)
+        if self._shrinks:
+            return changed, LEAST_S
         return changed, min((max(LEAST_S, self._due_in_s(name)) for name in self._leases), default=math.inf)
 
     def is_busy(self) -> bool:
@@ -131,6 +137,14 @@ class Scaler:
             return self._changes(name) if name in held else None
 
         return resume_halted(self._storage, changes_of)
+
+    def _shrink(self, held: Sequence[str], jobs: Sequence[ElasticJob]) -> int:
+        """Give back the nodes of jobs whose learners have left, also those of a paused pool."""
+        return sum(
+            self._in_place.proceed(self._changes(name), one)
+            for one in jobs
+            if (name := self._pools.pool_of(one.job)) in held and name is not None
+        )
 
     def _forget(self, jobs: Sequence[ElasticJob]) -> None:
         live = {one.job.id for one in jobs}
@@ -169,14 +183,16 @@ class Scaler:
 
     def _look(self, one: ElasticJob, attempts: Sequence[Attempt]) -> ElasticJob:
         """Read what its learners have reported. Return the job, with the time of its last change if that is new."""
-        job = one.job
+        job, size = one.job, one.size
         history = self._histories.setdefault(job.id, LearnerHistory())
+        if size is not None and size.state is SizeState.SHRINKING and size.attempt == job.attempt:
+            return one  # when the change is finished, it is known of which size its reports are
         history.look(self._storage.root, job, attempts)
-        size, key = one.size, (job.id, job.attempt)
-        first_at = history.first_at.get(job.attempt)
+        changes = len(attempts[-1].resizes) if attempts else 0
+        key, first_at = (job.id, job.attempt, changes), history.first_at.get((job.attempt, changes))
         if size is None or first_at is None or key in self._timed or size.attempt != job.attempt:
             return one
-        if size.state is not SizeState.ADMITTED or job.attempt < 2:
+        if size.state is not SizeState.ADMITTED or (job.attempt < 2 and not changes):
             return one
         self._timed.add(key)
         restart_s = max(1.0, first_at - size.requested_at)
@@ -222,6 +238,10 @@ class Scaler:
             return False
         if not waits and (target.gpus, target.batch) == (_gpus(job), job.global_batch):
             return False
+        changes = self._changes(name)
+        if not waits and (batch := self._in_place.batch_with(changes, job, learners)) is not None:
+            self._shrinks = changes.shrink(job, one.size, learners, batch) or self._shrinks
+            return True
         try:
             possible = not learners or self._can_plan(job, learners, target.batch)
         except SchedulerUnreachable as error:
@@ -231,7 +251,7 @@ class Scaler:
             self._refused.setdefault(job.id, {})[learners] = self._storage.clock.monotonic() + REFUSED_S
             self._soon.add(name)
             return False
-        change = self._changes(name).admit if waits else self._changes(name).halt
+        change = changes.admit if waits else changes.halt
         return change(job, one.size, learners, target.batch)
 
     def _refuse(self, job: Job, target: Target) -> bool:
@@ -296,8 +316,8 @@ def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
     fixed: dict[str, int] = {}
     for one in jobs:
         job, size = one.job, one.size
-        # A job in PENDING was resumed by its owner before the scaler could.
-        if size is not None and size.state is SizeState.HALTING and job.state is not JobState.PENDING:
+        if _is_changing(job, size):
+            assert size is not None
             fixed[job.id] = size.learners * workers_of(1, job.effective_spec.resources.gpus)
         elif job.requested_action is not RequestedAction.NONE:
             fixed[job.id] = 0 if job.state is JobState.PENDING else _gpus(job)
@@ -315,6 +335,16 @@ def _waits_as_requested(job: Job) -> bool:
     keep GPUs for it: when it begins, other jobs shrink."""
     batch = job.spec.batch
     return job.state is JobState.QUEUED and job.attempt == 1 and bool(batch.hold or batch.begin or batch.dependency)
+
+
+def _is_changing(job: Job, size: JobSize | None) -> bool:
+    """Return whether a change of the job's size has begun, so that it will have the GPUs of that size."""
+    if size is None:
+        return False
+    if size.state is SizeState.SHRINKING:
+        return size.attempt == job.attempt and job.state is JobState.PROCESSING
+    # A job in PENDING was resumed by its owner before the scaler could.
+    return size.state is SizeState.HALTING and job.state is not JobState.PENDING
 
 
 def _undescribed(jobs: Sequence[ElasticJob], described: Sequence[Described]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Gives elastic jobs their sizes: admits those that wait, and halts and resumes those that run.
+"""Gives elastic jobs their sizes: admits those that wait, halts and resumes those that run, or lets learners leave.
 
 Each change is written with its job in one transaction, so that it continues after a crash, and once.
 """
@@ -9,11 +9,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.job import Change, Job, Resize
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_control.stop import notify_controllers
+from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.store import JobSize, NamedLease, SizeState
 
@@ -67,6 +68,34 @@ class SizeChanges:
             counted(learners, "learner"),
             batch,
         )
+        return True
+
+    def shrink(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:
+        """Let the learners with the highest numbers leave a running job, so that it continues in place with this
+        size."""
+        size = JobSize(job.id, SizeState.SHRINKING, job.attempt, learners, batch, self._now())
+        if self.storage.store.elastic.change(self.lease, job, Change(), size, known) is None:
+            return False
+        self.reached("shrinking")
+        let_leave(self.storage, job, learners)
+        log.info("pool %s: %s shrinks in place to %s", self.pool, job.id, counted(learners, "learner"))
+        return True
+
+    def note_shrunk(self, job: Job, known: JobSize, resizes: tuple[Resize, ...]) -> bool:
+        """Record that the nodes of a shrinking job are given back. `resizes` are those of its attempt."""
+        done = Resize(known.requested_at, self._now(), known.learners, known.global_batch)
+        size = f"{counted(known.learners, 'learner')} and batch {known.global_batch}"
+        change = Change(
+            steps=((job.state, done.at),),
+            cause=Cause.RESIZED,
+            message=f"the scaler of pool {self.pool} changed it in place to {size}",
+            columns={"overrides": replace(job.overrides, learners=known.learners, global_batch=known.global_batch)},
+            resizes=(*resizes, done),
+        )
+        size_after = replace(known, state=SizeState.ADMITTED)
+        if self.storage.store.elastic.change(self.lease, job, change, size_after, known) is None:
+            return False
+        self.reached("shrunk")
         return True
 
     def resume(self, job: Job, known: JobSize) -> bool:
@@ -128,3 +157,12 @@ def unpooled(storage: JobStorage, job: Job, reached: Reached = lambda _step: Non
     """Return the changes of a job whose pool is not configured any more."""
     elastic = job.spec.batch.elasticity
     return SizeChanges(storage, elastic.pool if elastic is not None else "", None, reached)
+
+
+def let_leave(storage: JobStorage, job: Job, learners: int) -> None:
+    """Ask the controllers of all but the first `learners` learners to end. If it fails, the scaler repeats it."""
+    try:
+        storage.tree.check()
+        write_control(storage.root, job, learners=learners)
+    except OSError as error:
+        log.warning("job %s: its control cell could not be written now; the scaler tries again: %s", job.id, error)

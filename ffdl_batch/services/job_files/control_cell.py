@@ -71,7 +71,12 @@ def newest_run(attempt: AttemptDir) -> int:
 
 
 def write_control(
-    root: Root, job: Job, *, requested_action: RequestedAction | None = None, drill: str | None = None
+    root: Root,
+    job: Job,
+    *,
+    requested_action: RequestedAction | None = None,
+    drill: str | None = None,
+    learners: int | None = None,
 ) -> bool:
     """Change the cell of the job's current attempt; None keeps a value. Raises OSError.
 
@@ -88,6 +93,7 @@ def write_control(
             requested_action=before.requested_action if requested_action is None else _REQUESTS[requested_action],
             drill=before.drill if drill is None else drill,
             run=before.run if drill is None else newest_run(attempt) if drill else 0,
+            learners=before.learners if learners is None else learners,
         )
         return _write(attempt, before, after)
 

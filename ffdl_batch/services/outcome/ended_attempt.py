@@ -6,11 +6,12 @@ from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir, Root
+from ffdl_batch.attempt.learner_endings import released_at
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.learner_layout import count_gpus
-from ffdl_batch.domain.outcome.attempt_reports import latest_run, stored_learners
+from ffdl_batch.domain.outcome.attempt_reports import begun_with, latest_run, stored_learners
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint
-from ffdl_batch.domain.outcome.controller_events import FinalRecord
+from ffdl_batch.domain.outcome.controller_events import FinalRecord, released_learners
 from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind
@@ -111,14 +112,19 @@ def _gpu_seconds(
     if final is not None and final.gpu_seconds > 0:
         return final.gpu_seconds
     events = latest_run(facts.events)
-    began = seen.started_at if seen is not None and seen.phase is Phase.ENDED else None
+    launch = read_launch(attempt) if released_learners(events) else None
+    # The accounting of Slurm begins another record when nodes are given back.
+    began = seen.started_at if seen is not None and seen.phase is Phase.ENDED and launch is None else None
     ended = seen.ended_at if seen is not None else None
     if began is None or ended is None:
         began = min((event.at for event in events), default=0.0)
         ended = (facts.last_sign_at or began) if events else began
     if facts.abandon_mark is not None:
         ended = min(ended, facts.abandon_mark.since)
-    return gpus_of(job, attempt) * max(0.0, ended - began)
+    node_s = ended - began
+    if launch is not None:
+        node_s -= sum(max(0.0, ended - at) for at in released_at(launch, events).values()) / launch.nodes
+    return gpus_of(job, attempt) * max(0.0, node_s)
 
 
 def _is_unstored(facts: AttemptFacts) -> bool:
@@ -127,7 +133,7 @@ def _is_unstored(facts: AttemptFacts) -> bool:
         return False
     if facts.valid_record is not None:
         return not facts.valid_record.stored
-    return len(stored_learners(facts.events)) < facts.learners
+    return len(stored_learners(facts.events)) < begun_with(facts.events, facts.learners)
 
 
 def _unfit_before(directory: JobDir, job: Job) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.data_stores import place_of_results
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
 from ffdl_batch.domain.job.submission import Caller
-from ffdl_batch.domain.job.views import AttemptView, EventView, JobView, RestartView
+from ffdl_batch.domain.job.views import AttemptView, EventView, JobView, ResizeView, RestartView
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import split_network
 from ffdl_batch.domain.metrics.usage_timeline import RUNNING
@@ -354,6 +354,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         learners=attempt.learners,
         global_batch=attempt.global_batch,
         gpus=attempt.gpus,
+        resizes=tuple(ResizeView(one.at, one.learners, one.global_batch) for one in attempt.resizes),
     )
 
 

@@ -66,7 +66,7 @@ class Figures:
     def _count(self, job_id: JobId, backend: str, entries: Sequence[HistoryEntry]) -> None:
         """Count the duration of each state that was left, and each end. Entries that change no state do not count."""
         last = self._seen.get(job_id, 0)
-        changes = [entry for entry in entries if entry.cause not in (Cause.RESTARTED, Cause.STORED)]
+        changes = [entry for entry in entries if entry.cause not in (Cause.RESTARTED, Cause.STORED, Cause.RESIZED)]
         for entry, left in zip(changes, [*changes[1:], None], strict=True):
             if entry.seq > last and entry.state in TERMINAL:
                 key = (backend, entry.state.value, entry.error_code)

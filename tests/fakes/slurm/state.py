@@ -26,7 +26,8 @@ What all of them share is here. sbatch and what runs jobs are in jobs.py, job ar
 sacct and sinfo in queries.py, scontrol, scancel and srun in verbs.py, apptainer in apptainer.py.
 
 sbatch takes further options before the script, which win over the script's; ``--dependency=afterany:ID`` is kept.
-scancel takes ``--state`` and ``--signal``; scontrol requeues, holds, releases and updates ExcNodeList.
+scancel takes ``--state`` and ``--signal``; scontrol requeues, holds, releases and updates ExcNodeList
+and NodeList.
 """
 
 from __future__ import annotations

@@ -82,6 +82,36 @@ def test_conclude_derives_outcome_and_error_code_from_events(
     assert (found.outcome, found.error_code) == (outcome, code)
 
 
+LEFT = ev(K.LEARNER_ENDED, 2.0, "node-2", learner_id=3, exit_code=143, ended_by="released")
+LEFT_STORED = ev(K.STORED, 2.5, "node-2", learner_id=3)
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome", "code"),
+    [
+        ([LEFT_STORED], Outcome.COMPLETED, "000"),
+        ([], Outcome.FAILED, "S106"),
+        ([ev(K.FAULT, 2.5, "node-2", code="S303", message="full")], Outcome.FAILED, "S303"),
+        ([LEFT_STORED, ev(K.FAULT, 3.5, "node-2", code="S106", message="died")], Outcome.COMPLETED, "000"),
+        ([LEFT_STORED, ended(2, 4.0, exit_code=1)], Outcome.FAILED, "C201"),
+    ],
+)
+def test_learner_that_left_only_needs_to_be_stored(more: list[Event], outcome: Outcome, code: str) -> None:
+    events = [LEFT, ended(1, 3.0), ended(2, 3.0), STORED, ev(K.STORED, 3.0, learner_id=2), *more]
+    found = conclude(launch(3), events, terminated=False)
+    assert (found.outcome, found.error_code) == (outcome, code)
+
+
+def test_checkpoint_is_confirmed_without_learner_that_left() -> None:
+    reports = [
+        ev(K.CHECKPOINT, 4.0, source, asked=asked, confirmed=asked, answered=asked, took_s=1.0)
+        for source, asked in (("node-0", True), ("node-2", False))
+    ]
+    ends = [ended(number, 3.0, asked="halt") for number in (1, 2)]
+    found = conclude(launch(3), [LEFT, LEFT_STORED, ev(K.ASKED, 2.8, reason="halt"), *ends, *reports], terminated=False)
+    assert (found.outcome, found.checkpoint.confirmed, found.checkpoint.missing) == (Outcome.HALTED, True, "")
+
+
 @pytest.mark.parametrize(
     ("events", "code", "said"),
     [

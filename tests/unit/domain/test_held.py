@@ -50,6 +50,17 @@ def test_run_and_loss_within_count_only_part_inside_period(since: float, until: 
     assert Loss(1, 20, 80, 2.0).within(70, 200) == 20.0
 
 
+def test_timeline_counts_the_learners_that_an_elastic_job_had_at_each_time() -> None:
+    sizes = ((0.0, 4), (50.0, 2))
+    (run,) = timeline(DONE, record(sizes=sizes), TWO, now=1000).runs
+    assert (run.gpus, run.cpus) == (3.0, 12.0)
+    (now,) = timeline(DONE[:5], record(sizes=sizes), TWO, now=50).runs
+    assert (now.gpus, now.cpus) == (4.0, 16.0)
+    resized = [*DONE[:5], Step(50.0, PROC, 1, "resized"), *DONE[5:]]
+    (same,) = timeline(resized, record(sizes=sizes), TWO, now=1000).runs
+    assert same == run
+
+
 def test_timeline_counts_running_job_up_to_now() -> None:
     line = timeline(DONE[:5], record(), TWO, now=50)
     (run,) = line.runs

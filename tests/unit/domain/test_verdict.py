@@ -459,3 +459,38 @@ def test_latest_run_keeps_events_that_nodes_with_slow_clocks_date_before_the_onl
     events = [event(1, "load-model", 0.5), claim(1, 1.0, 0), event(2, "learner", 2.0)]
     assert list(latest_run(events)) == events
     assert list(latest_run([*events, claim(2, 1.5, 1)])) == [events[2], claim(2, 1.5, 1)]
+
+
+def left_alone(*more: Event) -> list[Event]:
+    """The events of three learners, of which two have left, with their results stored."""
+    left = []
+    for number in (1, 2, 3):
+        source, fields = f"node-{number - 1}", {"learner_id": number}
+        left.append(Event(1, 20.0, source, EventKind.LEARNER_STARTED, fields))
+        if number > 1:
+            left.append(Event(2, 25.0, source, EventKind.LEARNER_ENDED, {**fields, "ended_by": "released"}))
+            left.append(Event(3, 26.0, source, EventKind.PHASE, {"phase": "store-results", "status": "started"}))
+            left.append(Event(4, 27.0, source, EventKind.STORED, fields))
+    return [*left, *more]
+
+
+DONE_ALONE = Event(2, 30.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1, "exit_code": 0})
+STORED_ALONE = Event(3, 31.0, "node-0", EventKind.STORED, {"learner_id": 1})
+
+
+@pytest.mark.parametrize("learners", [1, 3])
+def test_verdict_lets_job_train_after_all_but_one_learner_have_left(learners: int) -> None:
+    """Also before the daemon has written the new number of learners."""
+    trains = facts(JobState.QUEUED, seen(Phase.RUNNING), left_alone(), learners=learners)
+    assert [state for state, _ in judge(trains).steps] == [JobState.PROCESSING]
+    lost = replace(trains, observation=seen(Phase.ENDED, EndCause.NODE_FAIL))
+    assert judge(lost).kind is VerdictKind.ENDED and judge(lost).error_code == "S110"
+
+
+@pytest.mark.parametrize("learners", [1, 3])
+@pytest.mark.parametrize(("end", "kind"), [(STORED_ALONE, VerdictKind.ENDED), (None, VerdictKind.UPLOAD_PENDING)])
+def test_verdict_counts_learners_that_left_as_done(end: Event | None, kind: VerdictKind, learners: int) -> None:
+    events = left_alone(DONE_ALONE, *([end] if end else []))
+    verdict = judge(facts(JobState.PROCESSING, ENDED_WELL, events, learners=learners))
+    assert verdict.kind is kind
+    assert verdict.steps[-1][0] is (JobState.COMPLETED if end else JobState.STORING)

@@ -118,6 +118,7 @@ ELSEWHERE: dict[str, tuple[object, str, Callable[[Parsed], object]]] = {
     "batch.sweep": ({"lr": [1, 2]}, "how many jobs there are", elements),
     "batch.elastic.weight": (2, "kept with the job", lambda one: one.spec and one.spec.batch.elasticity),
     "batch.elastic.pool": ("night", "kept with the job", lambda one: one.spec and one.spec.batch.elasticity),
+    "batch.elastic.in_place": (True, "kept with the job", lambda one: one.spec and one.spec.batch.elasticity),
     "batch.notify.webhook": (
         "https://h.example.org/x", "notices go there (services/incidents/notices.py)",
         lambda one: one.spec and is_read("webhook") and one.spec.batch.notify.webhook,

@@ -9,6 +9,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionShape
+from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import JobId, Token, attempt_token
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.launch.launch_file import TEMPLATE, Succession, decode, succeed
@@ -126,6 +127,28 @@ def test_template_plan_equals_plan_of_later_attempt_when_filled(settings: SlurmS
     assert filled.succession is not None
     numbered = replace(filled.succession, template=made.job_dir.template.path)
     assert replace(filled, attempt=3, succession=numbered) == third.launch
+
+
+@pytest.mark.parametrize(
+    ("resources", "shrinks"),
+    [
+        (Resources(gpus=2, learners=2), False),
+        (Resources(gpus=2, learners=2, gpu_type="a100"), True),
+        (Resources(gpus=0, learners=2), True),
+    ],
+)
+def test_plan_lets_job_shrink_in_place_on_nodes_with_one_gpu_type(resources: Resources, shrinks: bool) -> None:
+    shapes = tuple(
+        NodeShape(name, 80, 10**11, {kind: 4}, ("main",)) for name, kind in (("n[1-4]", "a100"), ("m", "v100"))
+    )
+    elastic = Elastic(1, 2, 2, 8, 4, 4, in_place=True)
+    made = request(resources, BatchOptions(elasticity=elastic))
+    made = replace(made, facts=replace(made.facts, nodes=shapes))
+    plan = make_plan(made, SlurmSettings(continue_in_place=True))
+    assert plan.launch.shrinks is shrinks
+    assert any("name a GPU type" in one for one in plan.warnings) is not shrinks
+    written = options(made, SlurmSettings(continue_in_place=True))
+    assert "no-requeue" in written and "requeue" not in written
 
 
 def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:

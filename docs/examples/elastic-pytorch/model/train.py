@@ -2,6 +2,9 @@
 
 Runs as ``python3 train.py`` with one GPU in each learner, and under ``torchrun`` with a process for each GPU. The order
 of the samples depends on their position in the training alone, and the position is counted in samples, not in steps.
+
+If ``torchrun`` may restart its processes, learners can leave while the others stay: then there are fewer processes, and
+each has the batch that it had before.
 """
 
 import argparse
@@ -24,7 +27,11 @@ REPORT_EVERY_S = 10
 SEED = 20240517
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # under torchrun these count processes
-BATCH, SCALE = int(os.environ["GLOBAL_BATCH_SIZE"]), float(os.environ["LEARNING_RATE_SCALE"])
+FIRST = (os.environ["LEARNER_ID"], os.environ["LOCAL_RANK"]) == ("1", "0")  # torchrun may rank it anywhere
+BEGAN_WITH = int(os.environ["GLOBAL_BATCH_SIZE"])  # batch of all processes of the attempt when it began
+BATCH = WORLD * int(os.environ["BATCH_SIZE"])  # of the processes that are left
+SCALE = float(os.environ["LEARNING_RATE_SCALE"]) * BATCH / BEGAN_WITH  # learning_rate: linear, as in the manifest
+MAY_LEAVE = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
 checkpoint = Path(os.environ["CHECKPOINT_DIR"]) / "training.pt"
 halt_file = Path(os.environ["JOB_STATE_DIR"]) / "halt"
 requests = []
@@ -32,10 +39,7 @@ requests = []
 
 def main():
     """Train on a fixed number of samples."""
-    parser = argparse.ArgumentParser(description="Learn a function of eight numbers.")
-    parser.add_argument("--samples", type=int, default=40000)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds that a step takes in addition")
-    options = parser.parse_args()
+    options = read_options()
     signal.signal(signal.SIGUSR2, lambda number, _frame: requests.append(number))
     device = join_others()
 
@@ -54,15 +58,21 @@ def main():
         scale = old_scale + (SCALE - old_scale) * min(1.0, (seen - began_at) / WARM_UP)
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * scale
-        optimizer.zero_grad()
-        squares = nn.functional.mse_loss(model(inputs[mine]), targets[mine], reduction="sum")
-        loss = squares * WORLD / len(step)  # DDP divides by WORLD
-        loss.backward()
-        optimizer.step()
-        time.sleep(options.pause)
-        mean, asked = add_up([loss.item() / WORLD, float(bool(requests) or halt_file.exists())], device)
-        seen, stop, now = step.stop, asked > 0, time.monotonic()  # all processes stop after the same step
-        if RANK > 0:
+        try:
+            optimizer.zero_grad()
+            squares = nn.functional.mse_loss(model(inputs[mine]), targets[mine], reduction="sum")
+            loss = squares * WORLD / len(step)  # DDP divides by WORLD
+            loss.backward()
+            optimizer.step()
+            seen = step.stop
+            time.sleep(options.pause)
+            mean, asked = add_up([loss.item() / WORLD, float(bool(requests) or halt_file.exists())], device)
+        except RuntimeError:  # other processes have left; torchrun restarts this one
+            if FIRST and MAY_LEAVE:
+                save(network, optimizer, seen, scale)
+            raise
+        stop, now = asked > 0, time.monotonic()  # all processes stop after the same step
+        if not FIRST:
             continue
         print(f"samples {step.start}-{seen} loss {mean:.6f}", flush=True)
         if stop or seen == options.samples or now - reported_at >= REPORT_EVERY_S:
@@ -74,18 +84,25 @@ def main():
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # saved or done: nothing is left to save
     if stop:
         print(f"asked to stop: process {RANK} has seen {seen} samples", flush=True)
-    elif RANK == 0:
+    elif FIRST:
         with torch.no_grad():
             loss = nn.functional.mse_loss(network(inputs), targets).item()
-        result = {"samples": seen, "loss": loss, "learning_rate": optimizer.param_groups[0]["lr"]}
-        Path(os.environ["RESULT_DIR"], "result.json").write_text(json.dumps(result) + "\n")
+        store({"samples": seen, "loss": loss, "learning_rate": optimizer.param_groups[0]["lr"]})
     if WORLD > 1:
         dist.destroy_process_group()
 
 
+def read_options():
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description="Learn a function of eight numbers.")
+    parser.add_argument("--samples", type=int, default=40000)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that a step takes in addition")
+    return parser.parse_args()
+
+
 def join_others():
     """Meet the other processes at MASTER_ADDR and MASTER_PORT. The device of this process."""
-    if WORLD * int(os.environ["BATCH_SIZE"]) != BATCH:
+    if BATCH != BEGAN_WITH and not MAY_LEAVE:
         raise SystemExit(f"{WORLD} processes do not fit BATCH_SIZE: start one for each GPU, with torchrun")
     if torch.cuda.is_available():
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
@@ -101,6 +118,11 @@ def join_others():
 def report(samples, seconds, remaining):
     """Print the throughput of all learners together. The platform reads this line."""
     print(f"ffdl-throughput: samples={samples} seconds={seconds:.3f} remaining={remaining}", flush=True)
+
+
+def store(result):
+    """Write the result of the training."""
+    Path(os.environ["RESULT_DIR"], "result.json").write_text(json.dumps(result) + "\n")
 
 
 def load(network, optimizer, device):

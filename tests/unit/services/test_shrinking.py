@@ -1,0 +1,284 @@
+"""Changes of size in place: what the scaler asks controllers and scheduler for, and what survives a crash."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job.elastic import Elastic
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.launch.launch_file import decode, encode
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.elastic.pool_queries import show_pools
+from ffdl_batch.services.job_control.stop import halt_job
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
+from ffdl_batch.store import SizeState
+from tests.unit.services.chains import end
+from tests.unit.services.conftest import MANIFEST, Site
+from tests.unit.services.test_scaler import ELASTIC, POOL, Bench, Killed, last_inputs
+
+ANY_BATCH = ELASTIC.replace("{min", "{in_place: true, min")
+IN_PLACE = ANY_BATCH.replace("per_gpu_max: 64", "per_gpu_max: 16")
+"""16 for each GPU, which is faster than less."""
+
+
+class Nodes(Bench):
+    """A pool whose jobs have a node for each learner, and can shrink in place."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.site.scheduler.spreads = True
+
+    def accept(self, key: str, learners: int = 4, batch: str = IN_PLACE) -> Job:
+        return self.site.accept(key, f"{MANIFEST}learners: {learners}\nbatch: {{elastic: {batch}}}\n")
+
+    def arrive(self, key: str, learners: int = 4, batch: str = IN_PLACE) -> Job:
+        return super().arrive(key, learners, batch)
+
+    def start(self, job: Job) -> None:
+        job = self.site.job(job.id)
+        head = self.site.head(job)
+        for rank in range(1, job.effective_spec.resources.learners):
+            head.says(f"node-{rank}", EventKind.STARTED, host=f"n{rank + 1}")
+            head.says(f"node-{rank}", EventKind.LEARNER_STARTED, learner_id=rank + 1)
+        super().start(job)
+
+    def leave(self, job: Job, *learners: int) -> None:
+        """The controllers of these learners see that their nodes are given back."""
+        head = self.site.head(job)
+        for learner in learners:
+            source = f"node-{learner - 1}"
+            head.says(source, EventKind.LEARNER_ENDED, learner_id=learner, exit_code=143, ended_by="released")
+            head.says(source, EventKind.STORED, learner_id=learner)
+            head.says(source, EventKind.ENDED)
+
+    def staying(self, job: Job) -> object:
+        """How many learners stay, as the controllers read it."""
+        return json.loads(Path(self.site.attempt(job).control).read_text())["learners"]
+
+    def completes(self, job: Job) -> None:
+        job = self.site.job(job.id)
+        head = self.site.head(job)
+        for rank in range(1, job.effective_spec.resources.learners):
+            head.says(f"node-{rank}", EventKind.LEARNER_ENDED, learner_id=rank + 1, exit_code=0)
+            head.says(f"node-{rank}", EventKind.STORED, learner_id=rank + 1)
+        super().completes(job)
+
+
+@pytest.fixture
+def bench(site: Site) -> Nodes:
+    return Nodes(site)
+
+
+def first_shrinks(bench: Nodes) -> tuple[Job, Job]:
+    """The first job has all nodes, and learners leave it, because a second one has come."""
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    second = bench.accept("second")
+    bench.turn(tick_s=2)
+    return first, second
+
+
+def test_job_shrinks_in_place_and_its_nodes_go_to_the_next(bench: Nodes) -> None:
+    first, second = first_shrinks(bench)
+    assert bench.halts(first) == [False]
+    size = bench.size(first)
+    assert size is not None and (size.state, size.learners, size.attempt) == (SizeState.SHRINKING, 2, 1)
+    assert bench.staying(first) == 2
+    assert bench.site.job(second.id).state is JobState.QUEUED, "the scheduler starts it when nodes are free"
+    (pool,) = show_pools(bench.site.platform.storage, bench.scaler._pools, bench.site.caller)
+    shown = {one.id: (one.gpus, one.wanted_gpus, one.reason) for one in pool.jobs}
+    assert shown[first.id] == (4, 2, "shrinking in place to 2 learners")
+    bench.leave(first, 4)
+    bench.turn(tick_s=2)
+    assert bench.site.scheduler.shrunk == [], "learner 3 has not left yet"
+    bench.leave(first, 3)
+    bench.turn(tick_s=2)
+    native = NativeId.parse(bench.site.job(first.id).native_id)
+    assert bench.site.scheduler.shrunk == [(native, ("n1", "n2"))]
+    job = bench.site.job(first.id)
+    assert (job.state, job.attempt, job.global_batch, bench.learners(first)) == (JobState.PROCESSING, 1, 32, [2])
+    assert bench.learners(second) == [2]
+    bench.turn(tick_s=61)
+    assert (len(bench.site.scheduler.shrunk), bench.halts(first)) == (1, [False])
+    bench.completes(first)
+
+
+def test_change_in_place_is_in_history_and_view_of_attempt(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    bench.leave(first, 3, 4)
+    bench.turn(tick_s=2)
+    history = bench.site.platform.storage.store.history(first.id)
+    (entry,) = [one for one in history if one.cause == "resized"]
+    message = "the scaler of pool default changed it in place to 2 learners and batch 32"
+    assert (entry.state, entry.attempt, entry.message) == (JobState.PROCESSING, 1, message)
+    (attempt,) = bench.site.view(first).attempts
+    assert (attempt.learners, attempt.global_batch) == (4, 64)
+    assert [(one.at, one.learners, one.global_batch) for one in attempt.resizes] == [(entry.at, 2, 32)]
+
+
+@pytest.mark.parametrize("step", ["decided", "shrinking", "left", "given_back", "shrunk", "admitted"])
+def test_daemon_killed_at_step_of_change_in_place_continues_it_once(bench: Nodes, step: str) -> None:
+    def die(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    second = bench.accept("second")
+    killed = False
+    for turn in range(6):
+        bench.restart(die if not killed else lambda _: None)
+        try:
+            bench.turn(tick_s=2)
+        except Killed:
+            killed = True
+            bench.restart()
+            bench.turn(tick_s=2)
+        if turn == 2:
+            bench.leave(first, 3, 4)
+    assert killed
+    assert {one for _, one in bench.site.scheduler.shrunk} == {("n1", "n2")}
+    assert bench.learners(first, second) == [2, 2]
+    jobs = [bench.site.job(job.id) for job in (first, second)]
+    assert [(job.state, job.attempt) for job in jobs] == [(JobState.PROCESSING, 1), (JobState.QUEUED, 1)]
+    (attempt,) = bench.site.platform.storage.store.attempts(first.id)
+    assert len(attempt.resizes) == 1
+    tokens = [token for _, token in bench.site.scheduler.submitted]
+    assert sorted(tokens) == sorted({f"{first.id}-1", f"{second.id}-1"})
+
+
+def test_job_is_halted_if_scheduler_refuses_its_nodes(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    bench.site.scheduler.refuse_shrink = "Invalid node name specified"
+    bench.leave(first, 3, 4)
+    bench.turn(tick_s=2)
+    size = bench.size(first)
+    assert bench.halts(first) == [True]
+    assert size is not None and (size.state, size.learners) == (SizeState.HALTING, 2)
+    bench.checkpoints(first)
+    bench.turn(tick_s=2)
+    assert (bench.site.job(first.id).state, bench.learners(first)) == (JobState.QUEUED, [2])
+
+
+def test_nodes_are_given_back_when_scheduler_answers_again(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    bench.leave(first, 3, 4)
+    bench.site.scheduler.down = True
+    bench.turn(tick_s=2)
+    assert bench.learners(first) == [4]
+    bench.site.scheduler.down = False
+    bench.turn(tick_s=61)
+    assert (bench.learners(first), bench.halts(first)) == ([2], [False])
+
+
+def test_nodes_of_another_job_with_the_same_id_stay(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    bench.leave(first, 3, 4)
+    native = NativeId.parse(bench.site.job(first.id).native_id)
+    bench.site.scheduler.seen[native] = replace(bench.site.scheduler.seen[native], name="training-000000000-1")
+    bench.turn(tick_s=2)
+    assert (bench.site.scheduler.shrunk, bench.learners(first)) == ([], [4])
+
+
+def test_halt_by_owner_wins_over_change_in_place(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    platform = bench.site.platform
+    halt_job(platform.storage, platform.adapters, bench.site.caller, first.id)
+    bench.leave(first, 3, 4)
+    bench.turn(tick_s=2)
+    assert bench.site.scheduler.shrunk == []
+    bench.checkpoints(first)
+    bench.turn(tick_s=2)
+    assert (bench.site.job(first.id).state, bench.size(first)) == (JobState.HALTED, None)
+
+
+def test_attempt_that_is_lost_while_it_shrinks_is_followed_by_one_with_a_size_of_the_pool(bench: Nodes) -> None:
+    first, second = first_shrinks(bench)
+    end(bench.site, bench.site.job(first.id), EndCause.NODE_FAIL)
+    bench.turn(tick_s=61)
+    assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
+    assert bench.site.job(first.id).attempt == 2
+    assert sum(bench.learners(first, second)) <= 4
+
+
+def test_interrupted_attempt_after_change_in_place_is_followed_by_one_with_the_new_size(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    bench.leave(first, 3, 4)
+    bench.turn(tick_s=2)
+    bench.site.head(first).ends(Outcome.FAILED, stored=False, error_code="S106", message="lost")
+    end(bench.site, bench.site.job(first.id), EndCause.NODE_FAIL)
+    bench.turn(tick_s=SETTLE_S + 61)
+    assert bench.site.job(first.id).attempt == 2
+    assert bench.learners(first) == [2]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        pytest.param(ELASTIC, id="not in place"),
+        pytest.param(ANY_BATCH.replace("min: 16", "min: 64"), id="batch too small"),
+    ],
+)
+def test_job_that_cannot_shrink_in_place_is_halted(bench: Nodes, manifest: str) -> None:
+    first = bench.arrive("first", batch=manifest)
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.accept("second")
+    bench.turn(tick_s=2)
+    assert bench.halts(first) == [True]
+
+
+def test_job_is_halted_if_only_part_of_a_node_would_become_free(bench: Nodes) -> None:
+    first = bench.arrive("first")
+    path = Path(bench.site.attempt(first).launch)
+    path.write_text(encode(replace(decode(path.read_text()), nodes=1, learners_per_node=4)))
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.accept("second")
+    bench.turn(tick_s=2)
+    assert bench.halts(first) == [True]
+
+
+def test_gpus_keep_their_batch_in_place() -> None:
+    elastic = Elastic(1, 4, 32, 512, 64, 64)
+    assert elastic.batch_without_restart(128, before=4, after=2) == 64
+    assert elastic.batch_without_restart(64, before=4, after=1) is None, "16 are less than the least batch"
+
+
+def test_minimum_time_between_changes_counts_from_change_in_place(site: Site) -> None:
+    bench = Nodes(site, replace(POOL, min_between_s=300.0))
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.accept("second")
+    bench.turn(tick_s=301)
+    bench.leave(first, 3, 4)
+    bench.turn(tick_s=2)
+    assert bench.learners(first) == [2]
+    bench.accept("third")
+    bench.turn(tick_s=100)
+    (hold,) = [one["hold"] for one in last_inputs(bench)["jobs"] if one["name"] == first.id]
+    assert hold.startswith("no change for another ") and hold.endswith(" s (min_between_s)")
+
+
+def test_reports_belong_to_the_size_that_the_attempt_had_when_they_were_made(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    size = bench.size(first)
+    bench.site.clock.tick(1)
+    bench.report(first, 90.0)  # while learners leave: of no size
+    bench.leave(first, 3, 4)
+    bench.turn(tick_s=2)
+    bench.site.clock.tick(20)
+    bench.report(first, 40.0)
+    reported_at = bench.site.clock.now()
+    bench.turn(tick_s=61)
+    history = bench.scaler._histories[first.id]
+    measured = {key[:3]: math.exp(total / count) for key, (count, total) in history.times._sums.items()}
+    assert measured == pytest.approx({(4, 4, 16): 64 / 100, (2, 2, 16): 32 / 40})
+    noted = bench.size(first)
+    assert size is not None and noted is not None and noted.restart_s is not None
+    assert noted.restart_s == pytest.approx(reported_at - size.requested_at, abs=0.01)
