@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,6 +171,7 @@ def test_bench_share_reports_different_gpus_and_exits_with_1(daemon: FakeDaemon,
             "has reported no throughput in 1 s of PROCESSING (--timeout); its first learner must print",
         ),
         ({"state": "COMPLETED"}, 1, "is COMPLETED before all of it was measured; let it train longer"),
+        ({"state": "STORING"}, 1, "is FAILED before all of it was measured"),
         ({"state": "QUEUED"}, 124, "is QUEUED"),
     ],
 )
@@ -177,13 +179,13 @@ def test_bench_share_cancels_runs_that_cannot_be_measured(
     daemon: FakeDaemon, pair: Path, played: dict[str, object], code: int, words: str
 ) -> None:
     stage = Played(daemon, **played)  # type: ignore[arg-type]
-    if stage.state == "QUEUED":
-        daemon.on_wait = None
+    if stage.state == "STORING":
+        daemon.on_wait = lambda job_id: replace(daemon.jobs[job_id], state="FAILED", ended_at=1.0)
     accept = daemon.accept
 
     def alive(submission: Submission) -> SubmissionResult:
         result = accept(submission)
-        if stage.state == "QUEUED":
+        if stage.state in ("QUEUED", "STORING"):
             daemon.jobs[result.id] = replace(daemon.jobs[result.id], ended_at=None, pending_reason="Resources")
         return result
 
@@ -192,6 +194,24 @@ def test_bench_share_cancels_runs_that_cannot_be_measured(
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert len(cancelled(daemon)) == len(daemon.submissions)
     assert done.stdout == ""
+
+
+def test_bench_share_ends_if_a_run_is_interrupted(daemon: FakeDaemon, pair: Path) -> None:
+    Played(daemon, silent=True)
+
+    class Preempting(dict[str, list[str]]):
+        """The metrics, which are read first when the run trains. It is preempted then."""
+
+        def get(self, key: str, default: Any = None) -> Any:
+            job_id = key.partition("/")[0]
+            daemon.jobs[job_id] = replace(daemon.jobs[job_id], state="QUEUED", pending_reason="Resources")
+            return default
+
+    daemon.measured = Preempting()
+    done = share(daemon, pair)
+    assert done.returncode == 75, done.stderr
+    assert "was interrupted during the measurement and is QUEUED: Resources; measure again" in done.stderr
+    assert len(cancelled(daemon)) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -85,8 +85,8 @@ def share(
 
     Prices are those of [rates] in the configuration on this machine.
 
-    Exit code 0: measured, whether sharing pays or not; 1: a run failed, or the jobs did not get the same GPU; 124: a
-    time was exceeded.
+    Exit code 0: measured, whether sharing pays or not; 1: a run failed, or the jobs did not get the same GPU; 75: a run
+    was interrupted; 124: a time was exceeded.
     """
     from ffdl_batch.cli.commands.bench.sharing import Limits, SharedRun, parse_shares
     from ffdl_batch.cli.commands.config import settings_or_stop

@@ -210,8 +210,10 @@ class SharedRun:
         return Held(gpus, cpus, job.nodes, job.gpu_devices)
 
     def _living(self, trial: _Trial) -> JobView:
-        """Return the job. Raises :class:`Stop` if it has ended."""
+        """Return the job. Raises :class:`Stop` if its training has ended."""
         job = self.client.get(trial.job_id)
+        if job.state == JobState.STORING:  # the end shows whether its learner failed
+            job = self.client.wait(trial.job_id)
         if not is_ended(job):
             return job
         report_end(job, ExitCode.FAILED)
@@ -234,7 +236,7 @@ class SharedRun:
             if since is not None and is_measured(reports, since, seconds):
                 break
             for trial in trials:
-                self._living(trial)
+                self._check_uninterrupted(trial, self._living(trial))
             if time.monotonic() > ends_at:
                 raise self._silent(trials, since)
             time.sleep(POLL_S)
@@ -243,6 +245,16 @@ class SharedRun:
         for trial in trials:
             self.client.wait(trial.job_id)
         return found
+
+    @staticmethod
+    def _check_uninterrupted(trial: _Trial, job: JobView) -> None:
+        """Raise :class:`Stop` if the attempt does not train any more: reports of two attempts do not fit together."""
+        if job.state != JobState.PROCESSING or job.attempt > 1:
+            why = f": {job.pending_reason}" if job.pending_reason else ""
+            raise Stop(
+                ExitCode.TRY_AGAIN,
+                f"{trial.label} was interrupted during the measurement and is {job.state}{why}; measure again",
+            )
 
     def _read(self, trial: _Trial) -> None:
         records = [line.record for line in self.client.metrics(trial.job_id, learner=1)]
