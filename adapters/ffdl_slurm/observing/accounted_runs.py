@@ -22,6 +22,8 @@ _BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCI
 """A job's id before a separator. A line with another beginning continues a name that has line breaks."""
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
 _DIGITS_MOST = 15
+RESIZED = "RESIZING"
+"""State of the records of a job before its nodes were taken back; another record follows each of them."""
 _GPU = "gres/gpu"
 _SHARES = {f"gres/{name}": name for name in SHARING}
 _DEVICES = {_GPU, *_SHARES}
@@ -103,7 +105,8 @@ def _record(row: str) -> RunRecord | None:
         name = part.rpartition("=")[0]
         if name.partition(":")[0] in _DEVICES and name not in amounts:
             return _unread(record.native, record.name, f"sacct printed {begin(part)!r} for the GPUs of job {number}")
-    return RunRecord(record.native, record.name, float(elapsed), amounts, record.observation.phase is Phase.ENDED)
+    is_over = record.observation.phase is Phase.ENDED or record.observation.native_state == RESIZED
+    return RunRecord(record.native, record.name, float(elapsed), amounts, is_over)
 
 
 def _unread(native: NativeId, name: str, why: str) -> RunRecord:

@@ -127,24 +127,21 @@ class Scaler:
         return SizeChanges(self._storage, name, self._leases[name].named, self._reached)
 
     def _continue(self, held: Sequence[str]) -> int:
-        """Resume the jobs that were halted for another size, also those of a paused pool, or of one that was
-        removed."""
-
-        def changes_of(job: Job) -> SizeChanges | None:
-            name = self._pools.pool_of(job)
-            if name is None:
-                return unpooled(self._storage, job, self._reached)
-            return self._changes(name) if name in held else None
-
-        return resume_halted(self._storage, changes_of)
+        """Resume the jobs that were halted for another size."""
+        return resume_halted(self._storage, lambda job: self._changes_of(job, held))
 
     def _shrink(self, held: Sequence[str], jobs: Sequence[ElasticJob]) -> int:
-        """Give back the nodes of jobs whose learners have left, also those of a paused pool."""
-        return sum(
-            self._in_place.proceed(self._changes(name), one)
-            for one in jobs
-            if (name := self._pools.pool_of(one.job)) in held and name is not None
-        )
+        """Give back the nodes of jobs whose learners have left."""
+        changes = ((self._changes_of(one.job, held), one) for one in jobs)
+        return sum(self._in_place.proceed(its, one) for its, one in changes if its is not None)
+
+    def _changes_of(self, job: Job, held: Sequence[str]) -> SizeChanges | None:
+        """Return what finishes a change of a job, also in a paused pool, or in one that was removed; None if another
+        daemon does that."""
+        name = self._pools.pool_of(job)
+        if name is None:
+            return unpooled(self._storage, job, self._reached)
+        return self._changes(name) if name in held else None
 
     def _forget(self, jobs: Sequence[ElasticJob]) -> None:
         live = {one.job.id for one in jobs}

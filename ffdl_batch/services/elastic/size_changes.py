@@ -37,7 +37,7 @@ class SizeChanges:
     storage: JobStorage
     pool: str
     lease: NamedLease | None
-    """None = the pool is not configured, so no daemon has its lease. Jobs can only be resumed."""
+    """None = the pool is not configured, so no daemon has its lease. Changes can only be finished."""
     reached: Reached
 
     def admit(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:

@@ -258,3 +258,11 @@ def test_sacct_run_command_requests_duplicates_without_user_filter() -> None:
     argv = sacct_runs_argv(["7", "8"])
     assert {"--duplicates", "--jobs=7,8"} <= set(argv)
     assert not any(word.startswith("--user") for word in argv)
+
+
+def test_sizes_of_job_that_gave_back_nodes_are_runs_of_it() -> None:
+    """As sacct of 26.05 prints them."""
+    rows = "7|RESIZING|9|cpu=3,gres/gpu=12,node=3|t\n7|COMPLETED|36|cpu=2,gres/gpu=8,node=2|t\n"
+    runs = runs_of(parse_runs(HEADER + rows), {NativeId("7"): Token("t")}, lambda name, _task: name, PER_GPU)
+    found = [(one.elapsed_s, one.gpus, one.is_over) for one in runs[NativeId("7")]]
+    assert found == [(9.0, 12.0, True), (36.0, 8.0, True)]
