@@ -144,11 +144,11 @@ def compare(subjects: tuple[Subject, Subject], rates: Rates, *, isolated: bool) 
 
 def _same_device(subjects: tuple[Subject, Subject], *, has_gpus: bool) -> bool | None:
     one, other = (subject.together.held for subject in subjects)
+    if has_gpus and one.devices and other.devices:
+        return one.devices == other.devices
     if one.nodes != other.nodes:
         return False
-    if not has_gpus:
-        return True
-    return one.devices == other.devices if one.devices and other.devices else None
+    return None if has_gpus else True
 
 
 def _parts(subjects: tuple[Subject, Subject]) -> float:

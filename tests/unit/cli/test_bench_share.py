@@ -229,7 +229,8 @@ def test_bench_share_cancels_both_runs_on_signal(daemon: FakeDaemon, pair: Path,
     process.send_signal(number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + number, errors
-    assert cancelled(daemon) == [f"POST /api/v1/jobs/training-00000000{job}/cancel" for job in (1, 2)]
+    # The signal may interrupt a request; the next one is then sent again.
+    assert set(cancelled(daemon)) == {f"POST /api/v1/jobs/training-00000000{job}/cancel" for job in (1, 2)}
 
 
 def test_bench_share_refuses_job_whose_metrics_are_not_collected(daemon: FakeDaemon, pair: Path) -> None:

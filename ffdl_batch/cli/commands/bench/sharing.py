@@ -185,7 +185,8 @@ class SharedRun:
         said: dict[str, str] = {}
         while True:
             jobs = [self._living(trial) for trial in trials]
-            waiting = [job for job in jobs if job.state != JobState.PROCESSING]
+            # The scheduler may report the nodes of a job later than its controllers report that it trains.
+            waiting = [job for job in jobs if job.state != JobState.PROCESSING or not job.nodes]
             if not waiting:
                 break
             for job in waiting:
@@ -198,7 +199,7 @@ class SharedRun:
                 raise Stop(ExitCode.TIMEOUT, f"{said[waiting[0].id]} after {span}")
             time.sleep(POLL_S)
         for trial, job in zip(trials, jobs, strict=True):
-            trial.held = trial.held or self._held(trial, job)
+            trial.held = self._held(trial, job)
 
     def _held(self, trial: _Trial, job: JobView) -> Held:
         """Return what the run holds. Without GPUs, its CPUs are the device that is shared."""
