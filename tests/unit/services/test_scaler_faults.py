@@ -247,10 +247,10 @@ def test_start_is_not_timed_if_the_beginning_of_the_reports_was_left_out(
     for _ in range(3):
         bench.report(job, 100.0)
         bench.site.clock.tick(10)
-    assert look(bench, job).first_at == {1: pytest.approx(bench.site.clock.now() - 30, abs=0.01)}
+    assert look(bench, job).first_at == {(1, 0): pytest.approx(bench.site.clock.now() - 30, abs=0.01)}
     monkeypatch.setattr(learner_history, "MOST_BYTES", 400)
     found = look(bench, job)
-    assert found.first_at == {1: None} and found.times.most_gpus == 4
+    assert found.first_at == {(1, 0): None} and found.times.most_gpus == 4
 
 
 def test_speeds_of_earlier_attempts_are_not_used_after_resume_with_other_gpus(bench: Bench) -> None:
