@@ -22,6 +22,7 @@ min_between_s = 0
 objective = "fair"
 """
 ELASTIC = "elastic: {max_learners: 4, batch: {min: 16, max: 16, per_gpu_max: 16}}"
+IN_PLACE = "elastic: {in_place: true, max_learners: 4, batch: {min: 4, max: 16, per_gpu_max: 4, start: 16}}"
 TRAINING = """
 import os, signal, sys, time
 kept, state = os.path.join(os.environ["CHECKPOINT_DIR"], "attempts"), os.environ["JOB_STATE_DIR"]
@@ -50,9 +51,9 @@ def pool(shared_pool: World) -> Iterator[World]:
         yield found
 
 
-def submit(pool: World) -> str:
+def submit(pool: World, elastic: str = ELASTIC) -> str:
     """The id of an elastic job that asks for the whole pool."""
-    batch = f"checkpoint: {{grace_s: 20, saved_by: first}}, {ELASTIC}"
+    batch = f"checkpoint: {{grace_s: 20, saved_by: first}}, {elastic}"
     return pool.submit("python3 train.py", learners=4, stores=RESULTS, batch=batch, program=TRAINING)
 
 
@@ -101,4 +102,25 @@ def test_scaler_changes_number_of_pods_and_jobs_continue_from_checkpoints(pool: 
     assert pool.printed(first, 2, learner=2) == "after '1' with 2\n"
     explained = json.loads(pool.site.run("scaler", "status", "--json"))["pools"]
     assert [(one["name"], one["backend"], one["jobs"]) for one in explained] == [("default", "kubernetes", [])]
+    assert "none differs" in pool.site.run("scaler", "replay")
+
+
+def test_scaler_shrinks_job_in_place_whose_pods_share_no_files(pool: World) -> None:
+    first = submit(pool, IN_PLACE)
+    trains_with(pool, first, 4)
+    second = submit(pool)
+    trains_with(pool, second, 2)
+    until(lambda: pool.job(first)["attempts"][0]["resizes"], lambda: f"a change in place; {pool.diagnosis()}")
+    assert sizes(pool, first) == [(4, 2, 2)]
+    states = {
+        pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]: pod["status"]["phase"]
+        for pod in pool.pods(first)
+    }
+    assert states == {"0": "Running", "1": "Running", "2": "Succeeded", "3": "Succeeded"}
+    for job_id in (first, second):
+        finish(pool, job_id)
+        pool.await_state(job_id, "COMPLETED")
+    (attempt,) = pool.job(first)["attempts"]
+    assert (attempt["resizes"][0]["learners"], attempt["resizes"][0]["global_batch"]) == (2, 8)
+    assert [pool.printed(first, learner=number).count("after") for number in (1, 2, 3, 4)] == [1] * 4
     assert "none differs" in pool.site.run("scaler", "replay")

@@ -119,8 +119,10 @@ def _secrets_of(request: LaunchRequest, *, cut_off: bool) -> tuple[str, ...]:
 
 
 def _launch(request: LaunchRequest, settings: KubernetesSettings, base: BasePlan, access: Access) -> LaunchFile:
+    elastic = request.spec.batch.elasticity
     launch = replace(
         base.launch,
+        shrinks=elastic is not None and elastic.in_place,
         doorbell=f"{POD_DIR}/doorbell",
         gid=None,
         limits=replace(base.launch.limits, kill_wait_s=KILL_WAIT_S),
