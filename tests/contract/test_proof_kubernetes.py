@@ -77,9 +77,11 @@ def test_proof_changes_sizes_of_elastic_jobs(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sizes, "SAMPLES", (6000, 4000, 2000))
-    assert main([*GIVEN, "--only", "elastic", "--strict"]) == 0
+    monkeypatch.setattr(sizes, "IN_PLACE", (6000, 2000))
+    assert main([*GIVEN, "--only", "elastic,in place", "--strict"]) == 0
     said = capsys.readouterr().out
-    assert words(said)["elastic jobs"] == "passed" and "none differs" in said, said
+    found = words(said)
+    assert (found["elastic jobs"], found["shrinks in place"]) == ("passed", "passed") and "none differs" in said, said
 
 
 @pytest.mark.full

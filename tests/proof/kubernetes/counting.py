@@ -1,9 +1,10 @@
 """The learner of the proof's elastic jobs: it counts samples at any size, and its checkpoint is the count.
 
-    python3 counting.py SAMPLES STEP_S
+    python3 counting.py SAMPLES STEP_S [stay]
 
 The first learner takes STEP_S for each step, has all others take part in it, saves, and reports its speed. Its log is
-the evidence: it shows where a session begins, and each checkpoint. Standard library alone.
+the evidence: it shows where a session begins, and each checkpoint. With `stay` it continues without learners that have
+left. Standard library alone.
 """
 
 from __future__ import annotations
@@ -22,18 +23,17 @@ REPORT_EVERY_S = 2.0
 requests: list[int] = []
 
 
-def count_up(samples: int, step_s: float, peers: list[socket.socket]) -> None:
+def count_up(samples: int, step_s: float, peers: list[socket.socket], *, stays: bool) -> None:
     """Count until all samples were seen, or a checkpoint is requested."""
     checkpoint = Path(os.environ["CHECKPOINT_DIR"], "seen")
-    batch = int(os.environ["GLOBAL_BATCH_SIZE"])
+    each = int(os.environ["BATCH_SIZE"])
     seen = int(checkpoint.read_text()) if checkpoint.exists() else 0
-    print("session", json.dumps({"after": seen, "learners": len(peers) + 1, "batch": batch}), flush=True)
+    print("session", json.dumps({"after": seen, "learners": len(peers) + 1, "batch": each}), flush=True)
     reported, reported_at = seen, time.monotonic()
     while seen < samples and not requests:
-        for peer in peers:
-            peer.sendall(STEP)
+        peers = [peer for peer in peers if takes_part(peer, stays=stays)]
         time.sleep(step_s)
-        seen = min(seen + batch, samples)
+        seen = min(seen + each * (len(peers) + 1), samples)
         now = time.monotonic()
         if now - reported_at >= REPORT_EVERY_S:
             speed = f"samples={seen - reported} seconds={now - reported_at:.3f}"
@@ -45,6 +45,18 @@ def count_up(samples: int, step_s: float, peers: list[socket.socket]) -> None:
     print("saved", seen, flush=True)
     for peer in peers:
         peer.sendall(END)
+
+
+def takes_part(peer: socket.socket, *, stays: bool) -> bool:
+    """Begin a step with another learner, and return whether it has not left. Raises OSError if it has, unless `stays`
+    is set."""
+    try:
+        peer.sendall(STEP)
+    except OSError:
+        if not stays:
+            raise
+        return False
+    return True
 
 
 def take_part(place: tuple[str, int]) -> None:
@@ -65,7 +77,7 @@ def take_part(place: tuple[str, int]) -> None:
     raise ConnectionError("the first learner has ended")
 
 
-def main(samples: int, step_s: float) -> None:
+def main(samples: int, step_s: float, *, stays: bool) -> None:
     """Count as the first learner, or take part."""
     signal.signal(signal.SIGUSR2, lambda number, _frame: requests.append(number))
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -75,8 +87,8 @@ def main(samples: int, step_s: float) -> None:
     world = int(os.environ["WORLD_SIZE"])
     with socket.create_server(("", port), backlog=world) as server:
         server.settimeout(JOIN_S)
-        count_up(samples, step_s, [server.accept()[0] for _ in range(world - 1)])
+        count_up(samples, step_s, [server.accept()[0] for _ in range(world - 1)], stays=stays)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), float(sys.argv[2]), stays="stay" in sys.argv[3:])

@@ -14,7 +14,7 @@ from tests.proof.kubernetes.claims import by_a_claim
 from tests.proof.kubernetes.debugging import commands, processes
 from tests.proof.kubernetes.desk import BUCKET, Desk
 from tests.proof.kubernetes.room import Room, await_
-from tests.proof.kubernetes.sizes import share_a_pool
+from tests.proof.kubernetes.sizes import share_a_pool, shrink_in_place
 from tests.proof.kubernetes.tenants import learners, objects
 from tests.proof.kubernetes.values import MISSING_IMAGE, TOO_MANY_CPUS, Failed, Impossible
 
@@ -173,6 +173,12 @@ def elastic_jobs(desk: Desk) -> str:
     return share_a_pool(desk)
 
 
+def in_place(desk: Desk) -> str:
+    """The scaler lets learners leave a job that runs."""
+    need_store(desk)
+    return shrink_in_place(desk)
+
+
 def cancel(desk: Desk) -> str:
     """A cancelled job ends, and its pods with it."""
     job_id = desk.submit(desk.manifest("echo up; sleep 3600"))
@@ -321,6 +327,7 @@ POINTS: Mapping[str, Callable[[Desk], str]] = {
     "exit code": a_failure,
     "halt and resume": halt_and_resume,
     "elastic jobs": elastic_jobs,
+    "shrinks in place": in_place,
     "cancel": cancel,
     "learners reach each other": learners_meet,
     "names of pods": names,

@@ -1,4 +1,4 @@
-"""The point about elastic jobs: three of them share a pool, and the scaler changes their sizes.
+"""The points about elastic jobs: some share a pool, and the scaler changes their sizes.
 
 A learner without GPUs counts as one of the pool, so the cluster needs none. Checkpoints are in the proof's store.
 """
@@ -16,8 +16,13 @@ from tests.proof.kubernetes.values import Failed
 
 SAMPLES = (12_000, 9_000, 6_000)
 """Of each job. One learner counts 40 a second."""
+IN_PLACE = (15_000, 6000)
+"""Of the job that shrinks in place, and of the one that comes."""
+BATCH = 8
+"""Of each learner."""
 ELASTIC = (
-    f", elastic: {{pool: proof, max_learners: {POOL_GPUS}, batch: {{min: 8, max: {8 * POOL_GPUS}, per_gpu_max: 8}}}}"
+    f", elastic: {{pool: proof, max_learners: {POOL_GPUS}, batch: {{min: {BATCH}, max: {BATCH * POOL_GPUS}, "
+    f"per_gpu_max: {BATCH}, start: {BATCH * POOL_GPUS}}}}}"
 )
 LONGEST = 6
 """So many times the patience, the jobs may take altogether."""
@@ -40,6 +45,33 @@ def share_a_pool(desk: Desk) -> str:
         raise Failed(replayed)
     told = ", ".join("-".join(map(str, one)) for one in sizes)
     return f"learners of the {len(jobs)} jobs over time: {told}; {replayed}"
+
+
+def shrink_in_place(desk: Desk) -> str:
+    """A job with the whole pool gives learners back for another one. Its attempt continues, and its Job has fewer
+    pods."""
+    samples, other_samples = IN_PLACE
+    more = f"{ELASTIC.removesuffix('}')}, in_place: true}}"
+    command = f"exec python3 counting.py {samples} 0.2 stay"
+    first = desk.submit(desk.manifest(command, learners=POOL_GPUS, cpus=0.05, more=more, with_store=True))
+    desk.await_log(first, "ffdl-throughput:")
+    command = f"exec python3 counting.py {other_samples} 0.2"
+    other = desk.submit(desk.manifest(command, learners=POOL_GPUS // 2, cpus=0.05, more=ELASTIC, with_store=True))
+    try:
+        await_(lambda: desk.job(first)["attempts"][0]["resizes"], f"{first} shrinks", desk.options.patience_s)
+    except Failed as late:
+        raise Failed(f"{late}; its attempts are {desk.job(first)['attempts']}") from None
+    left = desk.job(first)["attempts"][0]["resizes"][0]["learners"]
+    spec = (desk.room.admin.get("Job", f"{first}-1") or {"spec": {}})["spec"]
+    if (spec.get("completions"), spec.get("parallelism")) != (left, left):
+        raise Failed(f"{first} has {left} learners, and its Job is {spec}")
+    await_(lambda: all(map(desk.has_ended, (first, other))), "both end", LONGEST * desk.options.patience_s)
+    desk.await_state(other, "COMPLETED")
+    attempts = desk.await_state(first, "COMPLETED")["attempts"]
+    log = desk.log(first)
+    if len(attempts) != 1 or log.count("session ") != 1 or f"saved {samples}\n" not in log:
+        raise Failed(f"{first} had the attempts {attempts}, and printed {log[-500:]!r}")
+    return f"{first}: {POOL_GPUS} learners, then {left} in the same attempt and Job"
 
 
 def _sizes(desk: Desk, job_id: str, samples: int) -> list[int]:
