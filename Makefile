@@ -117,7 +117,7 @@ proof-faults: venv ## faults of 15 kinds planted among 20 healthy jobs on the re
 proof-site: venv ## site mode: three users, two login nodes, programs killed: results, lists, audit; PROOF="--kills 60"
 	@$(BIN)/python -m tests.proof.site $(PROOF)
 
-proof-elastic: venv ## eight elastic jobs on the real cluster under kills, beside fixed sizes and the papers' claims
+proof-elastic: venv ## elastic jobs on the real cluster, with kills: compare with fixed sizes and the papers
 	@$(BIN)/python -m tests.proof.elastic $(PROOF)
 
 fuzz-api: venv ## 6000 requests from the OpenAPI document to a real daemon on both databases; any server error fails

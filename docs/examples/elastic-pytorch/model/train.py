@@ -3,8 +3,8 @@
 Runs as ``python3 train.py`` with one GPU in each learner, and under ``torchrun`` with a process for each GPU. The order
 of the samples depends on their position in the training alone, and the position is counted in samples, not in steps.
 
-If ``torchrun`` may restart its processes, learners can leave while the others stay: then there are fewer processes, and
-each has the batch that it had before.
+If ``torchrun`` may restart its processes, some learners can leave while the others continue. Then there are fewer
+processes, and each keeps its batch.
 """
 
 import argparse
@@ -27,9 +27,9 @@ REPORT_EVERY_S = 10
 SEED = 20240517
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # under torchrun these count processes
-FIRST = (os.environ["LEARNER_ID"], os.environ["LOCAL_RANK"]) == ("1", "0")  # torchrun may rank it anywhere
-BEGAN_WITH = int(os.environ["GLOBAL_BATCH_SIZE"])  # batch of all processes of the attempt when it began
-BATCH = WORLD * int(os.environ["BATCH_SIZE"])  # of the processes that are left
+FIRST = (os.environ["LEARNER_ID"], os.environ["LOCAL_RANK"]) == ("1", "0")  # torchrun may give it any rank
+BEGAN_WITH = int(os.environ["GLOBAL_BATCH_SIZE"])  # batch of all processes at the start of the attempt
+BATCH = WORLD * int(os.environ["BATCH_SIZE"])  # batch of the remaining processes
 SCALE = float(os.environ["LEARNING_RATE_SCALE"]) * BATCH / BEGAN_WITH  # learning_rate: linear, as in the manifest
 MAY_LEAVE = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
 checkpoint = Path(os.environ["CHECKPOINT_DIR"]) / "training.pt"
@@ -93,10 +93,10 @@ def main():
 
 
 def read_options():
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Learn a function of eight numbers.")
     parser.add_argument("--samples", type=int, default=40000)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds that a step takes in addition")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
     return parser.parse_args()
 
 
