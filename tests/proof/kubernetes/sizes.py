@@ -21,9 +21,12 @@ IN_PLACE = (15_000, 6000)
 BATCH = 8
 """Of each learner."""
 ELASTIC = (
-    f", elastic: {{pool: proof, max_learners: {POOL_GPUS}, batch: {{min: {BATCH}, max: {BATCH * POOL_GPUS}, "
-    f"per_gpu_max: {BATCH}, start: {BATCH * POOL_GPUS}}}}}"
+    f"pool: proof, max_learners: {POOL_GPUS}, batch: {{min: {BATCH}, max: {BATCH * POOL_GPUS}, per_gpu_max: {BATCH}%s}}"
 )
+GROWS = f", elastic: {{{ELASTIC % ''}}}"
+"""It begins with the least batch, so that it gains much by more learners."""
+SHRINKS = f", elastic: {{{ELASTIC % f', start: {BATCH * POOL_GPUS}'}, in_place: true}}"
+"""Each learner has the largest batch, so that half of them still have a permitted one together."""
 LONGEST = 6
 """So many times the patience, the jobs may take altogether."""
 
@@ -33,7 +36,7 @@ def share_a_pool(desk: Desk) -> str:
     jobs: list[str] = []
     for samples in SAMPLES:
         command = f"exec python3 counting.py {samples} 0.2"
-        jobs.append(desk.submit(desk.manifest(command, learners=2, cpus=0.05, more=ELASTIC, with_store=True)))
+        jobs.append(desk.submit(desk.manifest(command, learners=2, cpus=0.05, more=GROWS, with_store=True)))
         desk.await_log(jobs[-1], "ffdl-throughput:")
     await_(lambda: all(desk.has_ended(one) for one in jobs), f"{jobs} end", LONGEST * desk.options.patience_s)
     sizes = [_sizes(desk, job_id, samples) for job_id, samples in zip(jobs, SAMPLES, strict=True)]
@@ -51,12 +54,11 @@ def shrink_in_place(desk: Desk) -> str:
     """A job with the whole pool gives learners back for another one. Its attempt continues, and its Job has fewer
     pods."""
     samples, other_samples = IN_PLACE
-    more = f"{ELASTIC.removesuffix('}')}, in_place: true}}"
     command = f"exec python3 counting.py {samples} 0.2 stay"
-    first = desk.submit(desk.manifest(command, learners=POOL_GPUS, cpus=0.05, more=more, with_store=True))
+    first = desk.submit(desk.manifest(command, learners=POOL_GPUS, cpus=0.05, more=SHRINKS, with_store=True))
     desk.await_log(first, "ffdl-throughput:")
     command = f"exec python3 counting.py {other_samples} 0.2"
-    other = desk.submit(desk.manifest(command, learners=POOL_GPUS // 2, cpus=0.05, more=ELASTIC, with_store=True))
+    other = desk.submit(desk.manifest(command, learners=POOL_GPUS // 2, cpus=0.05, more=GROWS, with_store=True))
     try:
         await_(lambda: desk.job(first)["attempts"][0]["resizes"], f"{first} shrinks", desk.options.patience_s)
     except Failed as late:
