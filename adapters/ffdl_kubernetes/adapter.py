@@ -87,7 +87,7 @@ class KubernetesScheduler(
         self._gone: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._swept = False
         self._brought: dict[str, int] = {}
-        """Token of an attempt -> time of its `control.json` that its pods have."""
+        """Token of an attempt -> modification time of the `control.json` that its pods have got."""
         self._queues = Queues(self._make)
         self._reader = ClusterReader(self._make)
 

@@ -275,7 +275,7 @@ class SlurmScheduler(Outlooks):
         return uses_of(records, self._shares_per_gpu(one.tres_s for one in records))
 
     def _shares_per_gpu(self, resources: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-        """Return :func:`shares_per_gpu` of the nodes, which are listed only if `resources` have shares."""
+        """Return :func:`shares_per_gpu` of all nodes. Nodes are listed only if `resources` contain shares."""
         if not any(map(has_shares, resources)):
             return {}
         nodes, *_ = self._gateway.query(sinfo_argv(), parse_sinfo)
@@ -323,8 +323,8 @@ class SlurmScheduler(Outlooks):
         self._gateway.exclude_only(str(native_id), nodes)
 
     def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
-        """See :class:`ffdl_batch.ports.capabilities.ShrinksJobs`. If a job has these nodes already, Slurm is not asked:
-        it would begin another record in its accounting."""
+        """See :class:`ffdl_batch.ports.capabilities.ShrinksJobs`. If the job has only these nodes already, do nothing:
+        Slurm would start another accounting record."""
         seen = self.observe([native_id]).get(native_id)
         held = None if seen is None else expand(seen.nodes)
         if held is None or not held <= set(nodes):

@@ -141,10 +141,10 @@ def exclude_argv(job: str, nodes: str) -> list[str]:
 
 
 def shrink_argv(job: str, nodes: Sequence[str]) -> list[str]:
-    """Give back all nodes of a running job but these (scontrol(1): NodeList).
+    """Release all nodes of a running job except these (scontrol(1): NodeList).
 
-    NumNodes is refused for a job with --ntasks-per-node (seen on 26.05: "Job is no longer pending execution"). The step
-    continues on the other nodes, also without --no-kill, if the tasks of these nodes have ended (26.05).
+    Slurm refuses NumNodes for a job with --ntasks-per-node (26.05: "Job is no longer pending execution"). The step
+    continues on the kept nodes, even without --no-kill, if the tasks on the released nodes have ended (26.05).
     """
     return ["scontrol", "update", f"JobId={job}", f"NodeList={','.join(nodes)}"]
 

@@ -96,14 +96,14 @@ def conclude(
     `terminated` means that the head was asked to end the job. `deadline` is the time limit in epoch seconds, if known.
     The first of these applies: success, with everything stored; a learner that failed by itself, unless another node
     was lost; a checkpoint request that was obeyed or led to the end; a fault with a code; an end from outside; else a
-    controller that died. Learners that have left the attempt do not count, but what they left must be stored.
+    controller that died. Learners that have left the attempt do not count, but their files must be stored.
     """
     whole = [event for event in events if _is_of_job(launch, event)]
     stored, fault = _stored_all(launch, whole), next(iter(_faults(whole)), None)
     launch, events = staying(launch, whole)
     answered = answer(launch, events)
     found = _judge(launch, events, terminated, deadline, answered, unheard=step.unheard)
-    if found.outcome is Outcome.COMPLETED and not stored:  # a node that was given back has not stored everything
+    if found.outcome is Outcome.COMPLETED and not stored:  # a released node has not stored everything
         found = _success(stored, fault, terminated, later=launch.cut_off)
     if found.error_code == DIED:
         found = step.explain(found)
@@ -235,7 +235,7 @@ def _kind(launch: LaunchFile, reason: str, answered: Answer, deadline: Optional[
 
 
 def keeps_checkpoints(launch: LaunchFile) -> bool:
-    """Return whether the next attempt finds the checkpoints. If pods share no files, a store or a claim must keep
+    """Return whether the next attempt can read the checkpoints. If pods share no files, a store or a claim must keep
     them."""
     is_kept = launch.uploads or (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
     return not launch.apart or bool(is_kept)

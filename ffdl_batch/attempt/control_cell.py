@@ -33,7 +33,8 @@ class Control:
     abandon_mark: Optional[AbandonMark] = None
     """The run that the daemon abandoned, with all earlier ones, because its controllers gave no sign of life."""
     learners: Optional[int] = None
-    """How many learners stay, those with the lowest numbers; None = all. Nodes without one of them are given back."""
+    """Number of learners that stay, those with the lowest numbers; None = all. Nodes without one of them are
+    released."""
     format: int = FORMAT
 
 

@@ -40,9 +40,9 @@ class Answer:
 
 
 def staying(launch: LaunchFile, events: Sequence[Event]) -> Tuple[LaunchFile, List[Event]]:
-    """Return the attempt without the learners that have left it, and the events without those of their nodes.
+    """Return the launch file without the learners that have left, and the events without those of their nodes.
 
-    Those with the highest numbers leave, and whole nodes.
+    The learners with the highest numbers leave, and always all learners of a node.
     """
     released = released_learners(events)
     if not released:
@@ -54,7 +54,7 @@ def staying(launch: LaunchFile, events: Sequence[Event]) -> Tuple[LaunchFile, Li
 
 
 def released_at(launch: LaunchFile, events: Sequence[Event]) -> Mapping[int, float]:
-    """Return when the controllers of nodes ended that are given back, by number of the node."""
+    """Return the times at which the controllers of released nodes ended, by number of the node."""
     ranks = {node_source(launch.seat_of(n).node): launch.seat_of(n).node for n in released_learners(events)}
     return {ranks[e.source]: e.at for e in events if e.kind is EventKind.ENDED and e.source in ranks}
 

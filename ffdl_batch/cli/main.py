@@ -52,7 +52,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "simulate": ("simulate:simulate", "Compare ways to share GPUs, on a simulated pool."),
     "validate": ("manifest:validate", "Check manifests, without a daemon."),
     "plan": ("plan:plan", "Show what a submission would send."),
-    "bench": ("bench.command:bench", "Measure with your jobs: whether two should share a GPU."),
+    "bench": ("bench.command:bench", "Measure whether two jobs should share a GPU."),
     "advise": ("advise:advise", "Advise on GPUs, memory and time limit of a manifest."),
     "schema": ("manifest:schema", "Print the manifest's JSON Schema."),
     "convert": ("convert.command:convert", "Convert an sbatch script into a manifest."),

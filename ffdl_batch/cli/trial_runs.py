@@ -1,4 +1,4 @@
-"""Trial runs: jobs of the user's manifests with other names, which are cancelled however the command ends."""
+"""Submit trial runs of the user's manifests under other names, and cancel them however the command ends."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def trial_submission(manifest: str, wanted: Wanted, prefix: str) -> tuple[Submis
         raise Stop(
             ExitCode.BAD_MANIFEST,
             f"{submission.manifest_name}: batch.checkpoint.shared: the trial run would write into the checkpoints of "
-            "your other jobs; leave it out for the trial run",
+            "your other jobs; copy the manifest without it",
         )
     name = wanted.options.get("job-name") or (spec.name if spec is not None else "run")
     options = {**submission.options, "job-name": f"{prefix}{name}"}
@@ -112,15 +112,15 @@ def _first_element(spec: JobSpec, submission: Submission) -> int | None:
 
 
 class TrialRuns:
-    """Submits trial runs and cancels them. Entered by :func:`trial_runs`."""
+    """Submits trial runs and cancels them. Created by :func:`trial_runs`."""
 
     def __init__(self, client: Client, manner: Manner, signals: Signals) -> None:
         self._client, self._manner, self._signals = client, manner, signals
         self._live: list[str] = []
 
     def start(self, submission: Submission, own_key: str = "") -> str:
-        """Submit one and return the id of its job. Warnings about `own_key`, a key of the manifest that the command
-        itself has set, are not printed. Raises RequestRefused, and Signalled after the submission."""
+        """Submit a trial run and return the id of its job. Warnings about `own_key`, a manifest key that the command
+        itself has set, are not printed. Raises RequestRefused; raises Signalled after the submission."""
         self._signals.hold()
         trial_id = _submit(self._client, submission, self._manner, own_key)
         self._live.append(trial_id)
@@ -128,13 +128,13 @@ class TrialRuns:
         return trial_id
 
     def end(self) -> None:
-        """Cancel all that were started, and go on."""
+        """Cancel all started runs, and handle signals again."""
         self.cancel()
         self._signals.release()
 
     def cancel(self) -> None:
-        """Cancel all that were started, and hold signals from then on. A failure is only printed, so that the result of
-        the command is not lost."""
+        """Cancel all started runs, and hold signals from then on. A failure is only printed, so that the result of the
+        command is not lost."""
         self._signals.hold()
         while self._live:
             _cancel(self._client, self._live.pop(0), self._manner)
@@ -142,8 +142,8 @@ class TrialRuns:
 
 @contextmanager
 def trial_runs(client: Client, manner: Manner) -> Iterator[TrialRuns]:
-    """Cancel all trial runs at the end, however that comes. Raises :class:`Stop` for a signal. Signals are held until
-    the first trial run is submitted."""
+    """Cancel all trial runs when the block ends, with or without an error. Raises :class:`Stop` for a signal. Signals
+    are held until the first trial run is submitted."""
     try:
         with Signals().caught() as signals:
             runs = TrialRuns(client, manner, signals)
@@ -216,7 +216,7 @@ def _at_most(span_s: int) -> Iterator[None]:
 
 
 def model_beside(manifest: str, usage: str) -> Path:
-    """Return the directory `model` beside a manifest. Raises UsageError with the `usage` that names another one."""
+    """Return the directory `model` beside a manifest. If there is none, raise UsageError with `usage`."""
     beside = (Path.cwd() if manifest == "-" else Path(manifest).parent) / "model"
     if not beside.is_dir():
         raise click.UsageError(f"there is no {beside}; name the model: {usage}")

@@ -115,11 +115,11 @@ class Platform:
         return Scaler(self.storage, self.adapters, self.node_exclusion, self.elastic_pools, self.leases, reached)
 
     def last_size_changes(self) -> LastChanges | None:
-        """Return the service that resumes the jobs that a scaler halted while a pool was configured; None if there is
-        none."""
+        """Return the service that resumes the jobs that a scaler halted before its pool was removed; None if there are
+        no such jobs."""
         if not self.storage.store.elastic.is_changing():
             return None
-        from ffdl_batch.services.elastic.size_changes import LastChanges  # which few daemons need
+        from ffdl_batch.services.elastic.size_changes import LastChanges  # few daemons need it
 
         return LastChanges(self.storage)
 

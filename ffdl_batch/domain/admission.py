@@ -40,8 +40,8 @@ class Claim:
     account_is_checked: bool = True
     """Whether the scheduler checks that the user may use the account. Else an account of no tenant counts as none."""
     continues: bool = False
-    """Whether a scaler has changed the size of the job. Such a job is counted anew, and neither waits nor is
-    refused."""
+    """Whether a scaler has changed the size of the job. The hub counts the new size, and neither delays nor refuses the
+    job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ def _read_claim(row: object) -> Claim:
             and 0 <= hours <= _MOST_HOURS
         ):
             return Claim(job, account, float(gpus), gpu_type, float(hours), *map(bool, flags))
-    raise ValueError("each job must be a list: id, account, number of GPUs, GPU type, hours, and no or two booleans")
+    raise ValueError(
+        "each job must be a list: id, account, number of GPUs, GPU type, hours, and optionally two booleans"
+    )
 
 
 def encode_answers(answers: Mapping[str, Answer]) -> dict[str, Any]:

@@ -70,9 +70,9 @@ def equal_sharing(
 ) -> dict[str, float]:
     """Return the completion time of each job if all present jobs have equal shares of the GPUs.
 
-    Shares are set at intervals, when a job has come or ended. A share is rounded down to whole GPUs; a job with less
-    than one GPU has that part of its speed on one. Jobs keep the submitted batch, and changes are free. A job that
-    cannot run with its last share has inf.
+    Shares are recomputed at intervals, when a job has arrived or ended. A share is rounded down to whole GPUs; a job
+    with less than one GPU runs at that fraction of its speed on one. Jobs keep the submitted batch, and changes are
+    free. The result is inf for a job that cannot run with its last share.
     """
     waiting = sorted(arrivals, key=lambda one: one.submitted_s)[::-1]
     left: dict[str, float] = {}

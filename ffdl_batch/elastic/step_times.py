@@ -92,7 +92,7 @@ class StepTimes:
 
 @cache
 def _guess() -> ThroughputModel:
-    """Return the model of jobs without measurements, which are many."""
+    """Return the model of jobs without measurements. It is cached, because there are many such jobs."""
     return fit([GUESS])
 
 

@@ -81,8 +81,8 @@ class ShrinksJobs(Protocol):
     """A backend that can make a running job smaller in place."""
 
     def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
-        """Give back all nodes of the running job but `nodes`, on which its first learners run, in their order. The
-        controllers of the others have ended. Idempotent. Raises InvalidRequest if the scheduler refuses it, and
+        """Release all nodes of the running job except `nodes`, on which its first learners run, in their order. The
+        controllers on the other nodes have ended. Idempotent. Raises InvalidRequest if the scheduler refuses it, and
         SchedulerUnreachable."""
         ...
 

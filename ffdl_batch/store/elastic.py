@@ -27,7 +27,7 @@ from ffdl_batch.store.transitions import apply_within, withdraw
 _LISTED = LIVE | {JobState.HALTED}
 _LIVE = tuple(sorted(state.value for state in LIVE))
 KEPT, KEPT_BYTES = 200, 16 * 1024**2
-"""The last decisions of a pool are kept: so many, or so many bytes of the size of the last one."""
+"""Maximum number of decisions kept for each pool, and their maximum size, estimated from the size of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class ElasticStore:
         self._database, self._reader = database, reader
 
     def jobs(self) -> list[ElasticJob]:
-        """Return all elastic jobs that have not ended, or are halted for another size, oldest first. Only jobs that
-        have changed since they were read last are read whole."""
+        """Return all elastic jobs that have not ended or are halted for another size, oldest first. Only jobs that have
+        changed since the last call are read in full."""
         is_halted = and_(JOBS.c.state == JobState.HALTED.value, ELASTIC_SIZES.c.state == SizeState.HALTING.value)
         query = (
             select(JOBS.c.id, JOBS.c.revision, *_SIZE_COLUMNS)
@@ -111,7 +111,7 @@ class ElasticStore:
             return connection.execute(query.limit(1)).first() is not None
 
     def shrinking(self) -> list[ElasticJob]:
-        """Return the running jobs whose present attempt becomes smaller in place."""
+        """Return the running jobs whose present attempt shrinks in place."""
         query = select(*JOB_COLUMNS, *_SIZE_COLUMNS).join_from(ELASTIC_SIZES, JOBS, JOBS.c.id == ELASTIC_SIZES.c.job_id)
         is_now = and_(ELASTIC_SIZES.c.attempt == JOBS.c.attempt, JOBS.c.state == JobState.PROCESSING.value)
         with self._database.reading() as connection:
@@ -138,8 +138,8 @@ class ElasticStore:
     def change(
         self, lease: NamedLease | None, job: Job, change: Change, size: JobSize, instead_of: JobSize | None
     ) -> Job | None:
-        """Change the job and its size together. Return None, and write nothing, if the lease is another scaler's, the
-        job has changed, or its size is at another stage than `instead_of`. `lease` None = it does not matter."""
+        """Change the job and its size together. Return None, and write nothing, if another scaler holds the lease, the
+        job has changed, or its size is not at the stage of `instead_of`. `lease` None = no lease is checked."""
         with self._database.writing() as connection:
             if lease is not None and not _is_held(connection, lease):
                 return None
@@ -167,7 +167,7 @@ class ElasticStore:
 
     def add_decision(self, lease: NamedLease, decision: StoredDecision) -> bool:
         """Record a decision, and delete the oldest ones of its pool beyond KEPT and KEPT_BYTES. Return False, and
-        record nothing, if the lease is another scaler's."""
+        record nothing, if another scaler holds the lease."""
         table, inputs = ELASTIC_DECISIONS, _packed(decision.inputs)
         values = {"pool": decision.pool, "at": decision.at, "inputs": inputs, "targets": decision.targets}
         kept = max(1, min(KEPT, KEPT_BYTES // (len(inputs) + len(decision.targets))))
@@ -192,7 +192,7 @@ class ElasticStore:
             query = select(table.c.inputs, table.c.targets).where(table.c.pool == pool, table.c.at == at)
             with self._database.reading() as connection:
                 row = connection.execute(query).first()
-            if row is not None:  # it may have been deleted meanwhile
+            if row is not None:  # it may have been deleted in the meantime
                 yield StoredDecision(pool, at, _unpacked(row[0]), row[1])
 
     def paused(self) -> dict[str, float]:

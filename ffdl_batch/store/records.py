@@ -77,8 +77,8 @@ class Attempt:
     global_batch: int | None = None
     """None = the job is not elastic."""
     gpus: float | None = None
-    """GPUs that it holds, with shares as parts of a GPU. None = not known: it was not submitted yet, or an older
-    release began it."""
+    """GPUs that it holds, with shares as fractions of a GPU. None = unknown: it is not submitted yet, or an older
+    release started it."""
     resizes: tuple[Resize, ...] = ()
     """Changes of its size in place, oldest first."""
 
@@ -91,7 +91,7 @@ class SizeState(StrEnum):
     ADMITTED = "admitted"
     """The deployer may submit the attempt."""
     SHRINKING = "shrinking"
-    """Learners leave the present attempt. When their nodes are given back, the attempt has the size."""
+    """Learners leave the present attempt. When their nodes are released, the attempt has the size."""
     WITHDRAWN = "withdrawn"
     """The owner has halted the job meanwhile."""
 
@@ -103,14 +103,14 @@ class JobSize:
     job_id: JobId
     state: SizeState
     attempt: int
-    """The attempt that ends if HALTING, the one that changes if SHRINKING, else the one that has the size."""
+    """HALTING: the attempt that ends. SHRINKING: the attempt that shrinks. Otherwise: the attempt that has the size."""
     learners: int
     """0 = the job waits."""
     global_batch: int
     requested_at: float
     """When the scaler decided it."""
     restart_s: float | None = None
-    """How long the last change took: from its request to the first report after it. None = not known."""
+    """Duration of the last change, from its request to the first report after it. None = unknown."""
 
 
 NOTHING = "{}"

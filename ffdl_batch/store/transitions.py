@@ -183,8 +183,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     attempt's row, `change.columns` of that name included, and the job can be claimed for its deployment at once. So it
     can after an attempt that was none, whose row goes.
 
-    The size of a job changes only if it is PENDING afterwards, or in place. The head controller may begin the next
-    attempt of any other job, with the present size.
+    The size of a job may change only in place, or if the job is PENDING afterwards. In any other state, the head
+    controller may start the next attempt, with the present size.
     """
     unknown = change.columns.keys() - CHANGEABLE
     if unknown:

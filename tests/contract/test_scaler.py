@@ -225,7 +225,7 @@ def test_job_shrinks_in_place_also_if_daemon_is_killed_at_a_step(site: Site, ste
     trains_with(site, second, 2)
     shown = site.run("show", first)
     assert "changed in place to 2 learners and batch 8" in shown
-    assert "the scaler of pool default changed it in place to 2 learners" in site.run("events", first)
+    assert "the scaler of pool default shrank the job in place to 2 learners" in site.run("events", first)
     calls = [json.loads(line) for line in (site.directory / "slurm" / "calls.log").read_text().splitlines()]
     updates = [call["argv"] for call in calls if call["command"] == "scontrol" and call["argv"][0] == "update"]
     native = show(site, first)["native_id"]

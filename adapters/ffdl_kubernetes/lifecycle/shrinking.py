@@ -1,10 +1,10 @@
-"""Make the running Job of an attempt smaller: a part of the adapter.
+"""Shrink the running Job of an attempt: a part of the adapter.
 
-The daemon writes into ``control.json`` how many learners stay, and the adapter brings that to the pods. The pods with
-the highest indexes have ended with success by then, so their nodes are free, and only the Job still
-counts them. `completions` and `parallelism` of an Indexed Job change together (kubernetes.io, "Elastic Indexed Jobs").
-A Job in a queue of Kueue does not change: Kueue suspends a Job whose parallelism changes, and it gives back the quota
-of pods that have ended by itself.
+The daemon writes the number of learners that stay to ``control.json``, and the adapter passes it to the pods. When the
+pods with the highest indexes have ended with success, their nodes are free, but the Job still counts these pods.
+`completions` and `parallelism` of an Indexed Job can only change together (kubernetes.io, "Elastic Indexed Jobs").
+A Job in a queue of Kueue is not changed: Kueue suspends a Job whose parallelism changes, and it releases the quota of
+ended pods anyway.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ShrinksInPlace(ABC):
         """Return when the watch has seen all Jobs and pods."""
 
     def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
-        """See the capability. Each learner has a pod, so the number of `nodes` is that of the pods that stay."""
+        """See the capability. Each learner has a pod, so as many pods stay as there are `nodes`."""
         token, size = native_id.job, len(nodes)
         self._synced()
         job = self._watcher.job(token)
@@ -43,7 +43,7 @@ class ShrinksInPlace(ABC):
         pods = self._watcher.pods_by_token().get(token, [])
         leaving = sorted(pod["metadata"]["name"] for pod in pods if index_of(pod) >= size and not is_over(pod))
         if leaving:
-            raise NotNow(f"pods of Job {token} that leave it have not ended yet: {', '.join(leaving)}")
+            raise NotNow(f"pods that leave Job {token} have not ended yet: {', '.join(leaving)}")
         if self._settings.queue or job["spec"]["completions"] <= size:
             return
         try:

@@ -245,8 +245,8 @@ class CommandLineGateway:
             error_mapping.check_request(result, f"the exclusion of nodes of job {job}")
 
     def shrink(self, job: str, nodes: Sequence[str]) -> None:
-        """See the port. scontrol would write scripts into its working directory if its environment were a job's."""
-        error_mapping.check_request(self._run(commands.shrink_argv(job, nodes)), f"the return of nodes of job {job}")
+        """See the port. In the environment of a job, scontrol would write scripts to its working directory."""
+        error_mapping.check_request(self._run(commands.shrink_argv(job, nodes)), f"the release of nodes of job {job}")
 
     def describe_site(self) -> SiteShape:
         """See the port."""

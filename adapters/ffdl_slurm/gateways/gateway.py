@@ -108,7 +108,7 @@ class SlurmGateway(Protocol):
         ...
 
     def shrink(self, job: str, nodes: Sequence[str]) -> None:
-        """Give back all nodes of the running job but these. Raises InvalidRequest."""
+        """Release all nodes of the running job except these. Raises InvalidRequest."""
         ...
 
     def describe_site(self) -> SiteShape:

@@ -1,6 +1,6 @@
 """Parse sacct's records of the starts of jobs: how long they ran, and with which resources. Pure.
 
-GPUs include shares: `per_gpu` has the number of shares of a GPU by the name of the resource.
+GPUs include shares: `per_gpu` maps the name of a resource to the number of shares that are one GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCI
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
 _DIGITS_MOST = 15
 RESIZED = "RESIZING"
-"""State of the records of a job before its nodes were taken back; another record follows each of them."""
+"""State of a job's accounting records from before each release of nodes. Another record follows each of them."""
 _GPU = "gres/gpu"
 _SHARES = {f"gres/{name}": name for name in SHARING}
 _DEVICES = {_GPU, *_SHARES}
@@ -44,13 +44,13 @@ class RunRecord:
     """Why the row cannot be read. Then only the id is known, and the name unless it is ""."""
 
     def gpus(self, per_gpu: Mapping[str, float]) -> float | None:
-        """Return the number of GPUs; None if the record names none, or shares of an unknown size."""
+        """Return the number of GPUs; None if the record has none, or has shares of an unknown size."""
         return _count_gpus(self.tres, per_gpu)
 
 
 @dataclass(frozen=True, slots=True)
 class UseRecord:
-    """What one user held under one account."""
+    """The resources that one user held under one account."""
 
     user: str
     account: str
@@ -132,7 +132,7 @@ def parse_uses(text: str) -> list[UseRecord]:
 
 
 def uses_of(records: Sequence[UseRecord], per_gpu: Mapping[str, float]) -> list[AccountedUse]:
-    """Return what users held. Shares of an unknown size are left out."""
+    """Return the GPUs and CPUs that users held. Shares of an unknown size are not counted."""
     return [
         AccountedUse(
             one.user,
@@ -162,7 +162,7 @@ def has_shares(tres: Mapping[str, float]) -> bool:
 
 
 def _without_doubles(tres: Mapping[str, float]) -> dict[str, float]:
-    """Leave out types whose sum is there, too: Slurm lists both if both are accounted."""
+    """Remove the entries by type if their total is listed, too. Slurm lists both if both are accounted."""
     return {name: count for name, count in tres.items() if ":" not in name or name.partition(":")[0] not in tres}
 
 
@@ -174,7 +174,7 @@ def _count_gpus(tres: Mapping[str, float], per_gpu: Mapping[str, float]) -> floa
 
 
 def _gpus_in(name: str, count: float, per_gpu: Mapping[str, float]) -> float | None:
-    """Return how many GPUs an amount of a resource is; None if it is shares of an unknown size."""
+    """Return how many GPUs an amount of a resource is; None for shares of an unknown size."""
     kind = name.partition(":")[0]
     if kind in _SHARES:
         size = per_gpu.get(_SHARES[kind])

@@ -82,7 +82,7 @@ def count_gpus(node: NodeShape, kind: str) -> int:
 
 
 def shares_per_gpu(nodes: Iterable[NodeShape]) -> dict[str, float]:
-    """Return the number of shares of a GPU by the name of the resource, if it is the same on all nodes with shares."""
+    """Return the number of shares that are one GPU, by name of the resource. Leave out a resource if nodes differ."""
     found: dict[str, set[float]] = {}
     for node in nodes:
         for name in SHARING:

@@ -158,11 +158,11 @@ def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeReque
 
 
 _MIXED = (
-    "batch.elastic.in_place: its nodes may have GPUs of several types, so the job is halted to become smaller; name a "
-    "GPU type"
+    "batch.elastic.in_place: the nodes of the job may have GPUs of several types, so it is halted instead of shrinking "
+    "in place; set gpu_type"
 )
-"""slurmctld 26.05.5 crashes (in gres_step_list_delete) at the end of a step with GPUs of different types from whose job
-a node was taken back."""
+"""slurmctld 26.05.5 crashes (in gres_step_list_delete) at the end of a step with GPUs of different types if its job has
+released a node."""
 
 
 def _hints(request: LaunchRequest, node: NodeRequest) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ class NodeRequest:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all nodes of the allocation surely have the same generic resources: GPUs of one type, or none."""
+        """Whether all nodes of the allocation are known to have the same generic resources: GPUs of one type, or
+        none."""
         return not self.gres or (not self.generic.each and (bool(self.generic.gpu_type) or len(self.kinds) < 2))
 
     @property

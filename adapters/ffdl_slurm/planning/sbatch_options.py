@@ -78,8 +78,9 @@ def _written_batch(request: LaunchRequest, settings: SlurmSettings, mark: str) -
 
 
 def _requeue(batch: BatchOptions, settings: SlurmSettings) -> bool | None:
-    """Return whether Slurm may start the job again. A job that continues in place must be requeueable, even if
-    JobRequeue of slurm.conf is 0. The script of a job whose nodes may be given back needs all of them."""
+    """Return whether Slurm may requeue the job; None = the site decides. A job that continues in place must be
+    requeueable, even if JobRequeue in slurm.conf is 0. A job that may release nodes must not be: its script needs all
+    of them."""
     if may_shrink(batch):
         return False
     return True if continues_in_place(batch, settings) else batch.requeue
@@ -115,7 +116,7 @@ def continues_in_place(batch: BatchOptions, settings: SlurmSettings) -> bool:
 
 
 def may_shrink(batch: BatchOptions) -> bool:
-    """Return whether nodes of the running job may be given back."""
+    """Return whether the running job may release nodes."""
     return batch.elasticity is not None and batch.elasticity.in_place
 
 

@@ -52,7 +52,7 @@ class Continuation:
         """`earlier` is the final record of an earlier run; this is run number `run` of the attempt."""
         self.launch, self.native_id, self.earlier, self.run = launch, native_id, earlier, run
         self.has_shrunk = False
-        """Whether nodes were given back. The template of the next attempt has the size without that."""
+        """Whether nodes were released. The template of the next attempt still has the old size."""
 
     @property
     def requested_action(self) -> str:

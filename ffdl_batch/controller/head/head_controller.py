@@ -109,7 +109,7 @@ class Head:
         self.node_pid = 0
         self._step_end = StepEnd()
         self._given_back_s = 0.0
-        """Seconds of this run without each of the nodes that were given back, added up."""
+        """Seconds since the release of each released node, added up."""
         self._started_at = time.time()
         self._limit = TimeLimit(launch)
 
@@ -228,8 +228,8 @@ class Head:
     def _only_storing_is_left(self) -> bool:
         """Return whether a node controller died after every learner had ended by itself.
 
-        New node controllers then store the results and start no learner. They would need all nodes, so if some were
-        given back, the daemon stores the results.
+        New node controllers then store the results and start no learner. They would need all nodes, so if some have
+        been released, the daemon stores the results.
         """
         if released_learners(self._events()):
             return False
@@ -316,7 +316,7 @@ class Head:
         return merge(self._node_events(rank) for rank in range(self.launch.nodes))
 
     def _note_released(self) -> None:
-        """Read which nodes were given back. If that cannot be read, assume none."""
+        """Read which nodes were released. If that cannot be read, assume none."""
         try:
             events = self._events()
         except OSError as error:
@@ -327,8 +327,8 @@ class Head:
         self.continuation.has_shrunk = bool(released_learners(events))
 
     def _gpu_seconds(self) -> float:
-        """Return the GPU time of this run. Schedulers charge the GPUs from its first moment to its last, or until they
-        are given back."""
+        """Return the GPU time of this run. Schedulers charge each GPU from the start of the run until its end, or until
+        the GPU's node is released."""
         succession = self.launch.succession
         held_s = max(0.0, self._limit.used_s - self._given_back_s / self.launch.nodes)
         return succession.gpus * held_s if succession else 0.0

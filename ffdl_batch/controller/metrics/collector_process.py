@@ -35,7 +35,7 @@ def make_spec(launch: LaunchFile, learner_id: int) -> Optional[CollectorSpec]:
     if metrics is None or not launch.collectors:
         return None
     if metrics.kind == REGEX and not metrics.groups and learner_id != REPORTER:
-        return None  # it looks only for reports, and those of one learner count
+        return None  # it collects only reports, and only one learner's reports count
     attempt = AttemptDir(launch.attempt_dir)
     return CollectorSpec(
         kind=metrics.kind,

@@ -117,7 +117,7 @@ class LearnerRequests:
         elif what == "stop":
             self.end_all(reason if reason in (TIME, HALT) else "stop")
         if self._watch.is_released and self.is_quiet:
-            # A checkpoint request would be taken for one to the whole job: programs add it up over all learners.
+            # No checkpoint request: programs combine the requests of all learners, so all of them would stop.
             self.end_all(RELEASED)
 
     def press(self) -> None:

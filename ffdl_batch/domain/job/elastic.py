@@ -41,7 +41,7 @@ class Elastic:
     global_batch: int | None = None
     """What is requested for the next attempts; None = `start`."""
     in_place: bool = False
-    """Whether learners continue if those with the highest numbers leave. Each GPU keeps its batch then."""
+    """Whether the other learners continue when those with the highest numbers leave. Each GPU then keeps its batch."""
 
     def batches_per_gpu(self, gpus: int) -> range:
         """Return the batches of one GPU that the job may have on `gpus` GPUs. Empty = it cannot run on so many."""

@@ -197,7 +197,7 @@ class Resize:
 
     requested_at: float
     at: float
-    """When the attempt had the new size. Between both times it had neither."""
+    """When the attempt had the new size. Between the two times it has neither the old nor the new size."""
     learners: int
     global_batch: int
 
@@ -241,8 +241,8 @@ class Change:
     restarts: tuple[tuple[float, str], ...] = ()
     """Learners that were started again, oldest first: time and message. Each is an entry beside those of the steps."""
     resizes: tuple[Resize, ...] = ()
-    """All changes in place of the current attempt, if the last one is new; () = none is new."""
+    """All changes in place of the current attempt, the last of which is new; () = no new change."""
     incidents: tuple[Incident, ...] = ()
     """Incidents of this job; one that is known (attempt and episode) is not written again."""
     attempt_gpus: float | None = None
-    """GPUs that the current attempt holds, with shares as parts of a GPU. None = no change."""
+    """GPUs that the current attempt holds, with shares as fractions of a GPU. None = no change."""

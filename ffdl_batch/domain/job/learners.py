@@ -67,8 +67,11 @@ def hosts_of(events: Sequence[Event]) -> dict[str, str]:
 
 
 def gpu_devices(events: Sequence[Event]) -> tuple[str, ...]:
-    """Return the GPUs of the attempt's latest run as node and device file, or as node and the scheduler's number if
-    learners can open more files than they have GPUs. Empty if the controllers did not look at device files."""
+    """Return the GPUs of the attempt's latest run, each as node and device file.
+
+    If learners can open more device files than they have GPUs, the scheduler's GPU number replaces the file. Empty if
+    the controllers did not check device files.
+    """
     found: list[str] = []
     run = latest_run(events)
     nodes = hosts_of(run)

@@ -142,8 +142,8 @@ def _of_elastic_job(spec: JobSpec) -> Iterator[Mistake]:
         message = "an elastic job is halted when its size changes, and has no time to write a checkpoint then"
         yield Mistake(("batch", "checkpoint", "grace_s"), message, "write the seconds that a checkpoint takes")
     if spec.batch.elasticity is not None and spec.batch.elasticity.in_place and spec.batch.requeue:
-        message = "a job with batch.elastic.in_place may have given back nodes, and its script needs all of them"
-        yield Mistake(("batch", "requeue"), message, "leave it out: ffdl continues the job by a further attempt")
+        message = "Slurm must not requeue a job with batch.elastic.in_place, because it may have released nodes"
+        yield Mistake(("batch", "requeue"), message, "remove it: ffdl continues the job in another attempt")
 
 
 def _of_sizes(spec: JobSpec, elastic: Elastic) -> Iterator[Mistake]:

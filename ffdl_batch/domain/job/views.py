@@ -86,12 +86,12 @@ class AttemptView:
     uploaded_at: float | None = None
     """When a pending upload was stored; None = nothing was pending, or it still is."""
     learners: int = 0
-    """With which it began; 0 = unknown: an older release began the attempt."""
+    """Number of learners at the start; 0 = unknown: an older release started the attempt."""
     global_batch: int | None = None
-    """Samples of one step when it began; None = the job is not elastic."""
+    """Samples of one step at the start; None = the job is not elastic."""
     gpus: float | None = None
-    """GPUs that it holds, with shares as parts of a GPU; None = not known: it was not submitted yet, or an older
-    release began it."""
+    """GPUs that it holds, with shares as fractions of a GPU; None = unknown: it is not submitted yet, or an older
+    release started it."""
     resizes: tuple[ResizeView, ...] = ()
     """Changes of its size in place, oldest first."""
 
@@ -227,7 +227,7 @@ class JobView:
     results_note: str = ""
     """Where the results are, if no directory of this host has them."""
     gpu_devices: tuple[str, ...] = ()
-    """While it is in PROCESSING: its GPUs as node and device file, ``n1:/dev/nvidia0``; empty = not known."""
+    """Its GPUs while it is PROCESSING, each as node and device file, ``n1:/dev/nvidia0``; empty = unknown."""
 
 
 UNREADABLE = "FFDL.unreadable"

@@ -1,6 +1,6 @@
-"""Compare two jobs that run at once on shares of a GPU with the same jobs alone, from their reports of speed. Pure.
+"""Compare the reported speeds of two jobs that share a GPU with their speeds alone. Pure.
 
-A job without GPUs shares its CPUs in the same way.
+Jobs without GPUs share CPUs in the same way.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.host.fast_dataclass import dataclass
 
 PAYS = 1.05
-"""Sharing pays if a GPU does at least so many times the work. A smaller gain may be chance."""
+"""Minimum gain with which sharing pays. A smaller gain may be chance."""
 PER = 1000
-"""Costs are those of so many samples."""
+"""Number of samples that costs refer to."""
 Reports = Sequence[tuple[float, float]]
 """Time (seconds since the epoch) and samples per second of each report, oldest first."""
 
@@ -30,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a run held. GPUs count parts of a GPU as parts."""
+    """The resources of a run. Shares of a GPU count as fractions."""
 
     gpus: float
     cpus: float
@@ -57,13 +57,13 @@ class Subject:
     """One of the two jobs."""
 
     manifest: str
-    """Its name; two jobs of one manifest are numbered."""
+    """Name of its manifest; two jobs of the same manifest are numbered."""
     alone: Run
     together: Run
     kept: float
-    """The speed beside the other job, as a part of the speed alone."""
+    """Speed while sharing, as a fraction of the speed alone."""
     samples: float | None = None
-    """Samples of the whole job, as far as it reported them as remaining; None = it did not."""
+    """Samples of the whole job, from its first report of remaining samples; None = it reported none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class Comparison:
     resource: str
     """GPU or CPU."""
     same_device: bool | None
-    """Whether both had shares of the same GPU, or the CPUs of the same node; None = not known, but they had the same
+    """Whether both had shares of the same GPU, or CPUs of the same node; None = unknown, but they ran on the same
     node."""
     gain: float | None
-    """Work of a GPU with both jobs at once, relative to one after the other; None if they shared nothing."""
+    """Work of a GPU with both jobs at once, relative to one after the other; None if they did not share a device."""
     pays: bool | None
     sentences: tuple[str, ...]
     """The result and its reasons."""
@@ -86,18 +86,19 @@ class Comparison:
 
 
 def common_start(reports: Sequence[Reports]) -> float | None:
-    """Return when all jobs had reported once; None if one has not. The first report covers the warm-up, too."""
+    """Return the time at which every job had reported once; None if one has not. The first report includes the
+    warm-up."""
     return max(one[0][0] for one in reports) if all(reports) else None
 
 
 def is_measured(reports: Sequence[Reports], since: float, seconds: float) -> bool:
-    """Return whether the reports of each job cover the period, with an interval of its own."""
+    """Return whether the reports of each job cover the period and contain at least one interval."""
     return all(one[-1][0] >= since + seconds and measure(one, since, seconds) is not None for one in reports)
 
 
 def measure(reports: Reports, since: float, seconds: float) -> Measured | None:
-    """Return the mean speed over the intervals between reports that began in the period; None if there is none. A
-    report covers the time since the one before."""
+    """Return the mean speed over the report intervals that began in the period; None if there is none. A report covers
+    the time since the previous one."""
     spans = [
         (after - before, speed)
         for (before, _), (after, speed) in pairwise(reports)
@@ -123,7 +124,7 @@ def make_subject(manifest: str, alone: Run, together: Run, samples: float | None
 
 
 def compare(subjects: tuple[Subject, Subject], rates: Rates, *, isolated: bool) -> Comparison:
-    """Return the result. `isolated`: the shares are devices of their own (MIG), so it does not matter of which GPU."""
+    """Return the result. `isolated`: the shares are separate devices (MIG), so they may be on different GPUs."""
     has_gpus = any(one.alone.held.gpus for one in subjects)
     resource = "GPU" if has_gpus else "CPU"
     same = _same_device(subjects, has_gpus=has_gpus)
@@ -134,8 +135,8 @@ def compare(subjects: tuple[Subject, Subject], rates: Rates, *, isolated: bool) 
     said = [_refusal(subjects, resource) if gain is None else _verdict(gain, subjects, resource)]
     if gain is not None and not isolated and same is None:
         said.append(
-            f"It is not known which GPU each job had; both ran on {subjects[0].together.held.nodes}. If that node has "
-            "several, they may have had different ones."
+            f"The GPU of each job is unknown. Both ran on {subjects[0].together.held.nodes}; if that node has several "
+            "GPUs, the jobs may have used different ones."
         )
     if gain is not None:
         said += [_change(one, resource) for one in subjects]
@@ -161,13 +162,13 @@ def _refusal(subjects: tuple[Subject, Subject], resource: str) -> str:
     what = resource if resource == "GPU" else "node"
     return (
         f"The jobs did not share a {what}: {subjects[0].manifest} had {places[0]}, "
-        f"and {subjects[1].manifest} had {places[1]}. So this run does not show whether sharing pays."
+        f"and {subjects[1].manifest} had {places[1]}. This run does not show whether sharing pays."
     )
 
 
 def _verdict(gain: float, subjects: tuple[Subject, Subject], resource: str) -> str:
     what = "a GPU does" if resource == "GPU" else "the same CPUs do"
-    work = f"with both jobs at once, {what} {gain:.2f} times the work of one job after the other"
+    work = f"with both jobs at once, {what} {gain:.2f} times as much work as with one job after the other"
     if gain >= PAYS:
         return f"Sharing pays: {work}."
     first, second = (f"{one.manifest} keeps {one.kept:.0%}" for one in subjects)
@@ -175,7 +176,7 @@ def _verdict(gain: float, subjects: tuple[Subject, Subject], resource: str) -> s
 
 
 def _change(subject: Subject, resource: str) -> str:
-    """Return by how much sharing changes the cost of a sample, or the time of the devices if there are no prices."""
+    """Return how much sharing changes the cost of a sample, or its device time if there are no prices."""
     alone, together = subject.alone, subject.together
     if alone.cost:
         what = f"costs {_percent(together.cost / alone.cost)} per sample"

@@ -80,7 +80,7 @@ def reference(text: str) -> Optional[str]:
 
 
 def check_metrics(kind: str, groups: Sequence[ExtractionGroup], line_lookahead: int) -> Tuple[MetricFinding, ...]:
-    """Return every mistake that prevents `evaluation_metrics` from being collected, in the order of the groups. Without
+    """Return every mistake that prevents the collection of `evaluation_metrics`, in the order of the groups. Without
     groups, only the learner's own reports are collected (:mod:`ffdl_batch.domain.metrics.learner_reports`)."""
     try:
         known = kind_of(kind)

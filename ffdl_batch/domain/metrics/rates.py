@@ -1,4 +1,4 @@
-"""The prices of an hour of a GPU and of a CPU, as a site sets them, and how much of a GPU a MIG device is. Pure."""
+"""Prices of GPU-hours and CPU-hours, as a site sets them, and the fraction of a GPU that a MIG device is. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Rates:
     """For GPUs whose type is not among `gpu_types`, or was not requested."""
     cpu_hour: float = 0.0
     gpu_types: Mapping[str, float] = field(default_factory=dict)
-    """Type → price of a device of this type, which may be a part of a GPU; upper and lower case do not matter."""
+    """Type → price of a device of this type, which may be a fraction of a GPU; case does not matter."""
     gpu_parts: Mapping[str, float] = field(default_factory=dict)
-    """Type → how much of a GPU a device of this type is, if its name does not show that."""
+    """Type → fraction of a GPU that a device of this type is, if its name does not show that."""
 
     @property
     def is_set(self) -> bool:
@@ -35,7 +35,7 @@ class Rates:
         return bool(self.gpu_hour or self.cpu_hour or any(self.gpu_types.values()))
 
     def part_of_gpu(self, gpu_type: str) -> float:
-        """Return how much of a GPU a device of this type ("" = any) is: a part for MIG devices, else 1."""
+        """Return the fraction of a GPU that a device of this type ("" = any) is: below 1 for MIG devices, else 1."""
         part = _by_type(self.gpu_parts, gpu_type)
         if part is not None:
             return part
@@ -50,7 +50,7 @@ class Rates:
         return self.gpu_hour if price is None else price / self.part_of_gpu(gpu_type)
 
     def cost(self, gpu_seconds: float, cpu_seconds: float, gpu_type: str = "") -> float:
-        """Return the price of this use. `gpu_seconds` count parts of a GPU as parts."""
+        """Return the price of this use. `gpu_seconds` count shares as fractions of a GPU."""
         return (gpu_seconds * self.of_gpu(gpu_type) + cpu_seconds * self.cpu_hour) / _HOUR_S
 
     def __str__(self) -> str:

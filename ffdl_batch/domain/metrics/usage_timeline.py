@@ -59,9 +59,9 @@ class AttemptRecord:
     saved_at: float | None = None
     """Time of its newest checkpoint."""
     gpus: float | None = None
-    """GPUs that it holds, with shares as parts of a GPU; None = those that were asked for."""
+    """GPUs that it holds, with shares as fractions of a GPU; None = the requested ones."""
     sizes: tuple[tuple[float, int], ...] = ()
-    """Times from which it had so many learners, the first one with its creation; () = not known."""
+    """Time and number of learners of each size, oldest first; the first time is its creation. () = unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Timeline:
 
 
 def in_parts(line: Timeline, part: float) -> Timeline:
-    """Return the timeline of a job whose devices are each this part of a GPU."""
+    """Return the timeline of a job whose devices are each this fraction of a GPU."""
     return line if part == 1 else replace(line, runs=tuple(replace(run, gpus=run.gpus * part) for run in line.runs))
 
 
@@ -168,7 +168,7 @@ def _weigh(run: Run, attempts: Mapping[int, AttemptRecord], asked: Asked, *, is_
 
 
 def _of_its_sizes(run: Run, record: AttemptRecord, asked: Asked) -> tuple[Asked, float]:
-    """Return what the run of an attempt got on average, and how many GPUs it held."""
+    """Return the mean resources that the run of an attempt got, and the mean number of GPUs that it held."""
     gpus = asked.gpus if record.gpus is None else record.gpus
     if not record.sizes or run.length_s <= 0 or not asked.learners:
         return asked, gpus

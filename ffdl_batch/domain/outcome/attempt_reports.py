@@ -96,9 +96,9 @@ def stored_learners(events: Sequence[Event]) -> set[object]:
 def is_all_stored(events: Sequence[Event], learners: int) -> bool:
     """Return whether every learner exited with status 0 by itself and was stored afterwards.
 
-    A learner that has left the attempt need only be stored. The ends of services do not count. A learner that was asked
-    for a checkpoint does not count as done: it also exits with status 0 if it has only saved one, and only the head
-    controller knows the difference.
+    For a learner that has left the attempt, only its files matter. The ends of services do not count. A learner that
+    was asked for a checkpoint does not count as done: it also exits with status 0 if it has only saved one, and only
+    the head controller knows the difference.
     """
     done = _services(events)
     for event in events:
@@ -112,17 +112,16 @@ def is_all_stored(events: Sequence[Event], learners: int) -> bool:
 
 
 def begun_with(events: Sequence[Event], learners: int) -> int:
-    """Return with how many learners the attempt began that has `learners` now. Those with the highest numbers leave."""
+    """Return how many learners the attempt started with, if it has `learners` now. The highest numbers leave first."""
     return max(learners, max(released_learners(events), default=0))
 
 
 def is_training_over(events: Sequence[Event], unreported: Mapping[int, int], learners: int) -> bool:
     """Return whether storing is all that is left to do.
 
-    That is so if every learner except the services, and those that have left, exited with status 0 by itself, without a
+    That is so if every learner, except services and learners that have left, exited with status 0 by itself, without a
     checkpoint request. It is also so if one learner failed by itself and storing had begun. Before storing, the failure
-    may have the same cause as the end of the controllers; the same is true as long as the end of another learner is not
-    known.
+    may have the same cause as the end of the controllers. The same is true while the end of another learner is unknown.
 
     `unreported` has the exit statuses of learners whose end no controller reported.
     """

@@ -37,7 +37,7 @@ HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
 LIMITS = (WARNED, TIME)
 """Reasons that mean: the allocation is about to end."""
 RELEASED = "released"
-"""`ended_by` of a learner that left because its node is given back. The attempt continues without it."""
+"""`ended_by` of a learner that left because its node is to be released. The attempt continues without it."""
 LOST_NODE = UNFIT_NODE | {"S110"}
 """Error codes of attempts that lost a node or got one that is not fit for the job."""
 LOST_CONTROLLER = LOST_NODE | {"S106"}
@@ -75,7 +75,7 @@ class EventKind(str, Enum):
     LEARNER_ENDED = "learner_ended"
     """[learner_id, exit_code | signal, out_of_memory, began (the user's command was reached), detail,
     ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, warned, time, fence, service =
-    a service that was no longer needed, released = its node is given back), asked (the reason for which it had been
+    a service that was no longer needed, released = its node is to be released), asked (the reason for which it had been
     asked for a checkpoint: "" = it had not, else halt, warned, term, time), signalled (somebody in it caught the
     checkpoint signal), code (a fault code where the learner could not be run), service (true where it is one),
     restarted (true where it is started again: this was not its last end), waited (true where it was to be started again
@@ -210,7 +210,7 @@ class FinalRecord:
 
 
 def released_learners(events: Iterable[Event]) -> Set[int]:
-    """Return the numbers of the learners that left the attempt because their nodes are given back."""
+    """Return the numbers of the learners that left the attempt because their nodes are to be released."""
     found: Set[int] = set()
     for event in events:
         learner = event.fields.get("learner_id")

@@ -218,7 +218,9 @@ class ElasticBlock(Block):
     learning_rate: Annotated[str, BeforeValidator(one_of(LEARNING_RATES, "linear")), word_schema(*LEARNING_RATES)] = (
         Field("linear", description="How LEARNING_RATE_SCALE follows the batch: linear, sqrt, none.")
     )
-    in_place: Flag = Field(None, description="Learners continue if those with the highest numbers leave; false.")
+    in_place: Flag = Field(
+        None, description="The other learners continue when those with the highest numbers leave; false."
+    )
 
 
 class NotifyBlock(Block):

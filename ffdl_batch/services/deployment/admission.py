@@ -2,7 +2,7 @@
 
 A job is new after each submission and each resume. Its continuations do not ask. The hub stores the jobs that it has
 admitted. After a restart, the daemon asks again, and admitted jobs do not need quota a second time. If a scaler changes
-the size of a job, the hub counts the new size, also if that exceeds a quota.
+the size of a job, the hub counts the new size, even if that exceeds a quota.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Admission:
         return [*gone, *(job.id for job in over if not is_continued(job, sizes.get(job.id)))]
 
     def _report_sizes(self, hub: Hub, jobs: Sequence[Job]) -> None:
-        """Report what the jobs use that a scaler has changed. Raises HubUnavailable, HubRefused."""
+        """Report what jobs use after a scaler has changed their sizes. Raises HubUnavailable, HubRefused."""
         claims = [replace(self._claim(job), continues=True) for job in jobs if not job.state.is_terminal]
         waiting = {job.id for job in jobs if job.state is JobState.PENDING}
         claims = [replace(one, gpus=0.0) if one.job in waiting else one for one in claims]

@@ -32,8 +32,8 @@ _WAITS = "waits for GPUs of pool "
 
 
 def waits_for_pool(job: Job) -> bool:
-    """Return whether a job in PENDING waits only until a scaler admits it, and not for another job, or to be looked
-    at."""
+    """Return whether a job in PENDING waits only for a scaler to admit it, and not for another job or for its first
+    check."""
     return job.pending_reason.startswith(_WAITS)
 
 
@@ -43,7 +43,7 @@ def is_admitted(job: Job, size: JobSize | None) -> bool:
 
 
 def is_continued(job: Job, size: JobSize | None) -> bool:
-    """Return whether a scaler continues a job that was HALTED, according to its size, which was read later."""
+    """Return whether a scaler continues a job that was HALTED. Its `size` was read after the job."""
     if job.state is not JobState.HALTED or size is None:
         return False
     return size.state is SizeState.HALTING or size.attempt > job.attempt
@@ -99,7 +99,7 @@ class ElasticPools:
             ]
         )
         if admitted := held.keys() - self._unadmitted(held, asked).keys():
-            self._store.make_due(admitted)  # its scaler did that, but before the jobs were put off
+            self._store.make_due(admitted)  # its scaler admitted them before they were postponed
         if any(job.pending_reason != reasons[job.id] for job in held.values()):
             self.job_waits.set()
             self.wake()

@@ -1,6 +1,6 @@
-"""Makes running elastic jobs smaller in place: decides whether that is possible, and gives back nodes that were left.
+"""Shrink running elastic jobs in place: decide whether that is possible, and release the nodes of learners that left.
 
-Each step can be repeated: a daemon that restarts continues from the row of the job's size.
+Each step can be repeated: after a restart, the daemon continues from the row of the job's size.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ log = logging.getLogger(__name__)
 
 
 class InPlaceChanges:
-    """Shrinks jobs of one backend or another."""
+    """Shrinks jobs of all backends."""
 
     def __init__(self, adapters: Adapters) -> None:
         self._adapters = adapters
         self._refused: set[str] = set()
-        """Backends whose scheduler has refused to take back nodes."""
+        """Backends whose scheduler has refused to release nodes."""
 
     def batch_with(self, changes: SizeChanges, job: Job, learners: int) -> int | None:
-        """Return the batch of a running job after a change in place to so many learners; None if it cannot be changed
-        in place.
+        """Return the batch of a running job after a change in place to this number of learners; None if it cannot be
+        changed in place.
 
-        The job must permit it, the backend must be able to give back nodes, and whole nodes must become free. The batch
-        of each GPU stays, whatever batch the policy prefers: a change in place needs no new attempt.
+        The job must permit it, the backend must be able to release nodes, and whole nodes must become free. Each GPU
+        keeps its batch, whatever batch the policy prefers: a change in place needs no new attempt.
         """
         elastic, resources = job.effective_spec.batch.elasticity, job.effective_spec.resources
         if elastic is None or not elastic.in_place or not 0 < learners < resources.learners:
@@ -47,7 +47,7 @@ class InPlaceChanges:
         try:
             if not isinstance(self._adapters.get(job.backend), ShrinksJobs):
                 return None
-        except InvalidRequest:  # it is not configured any more
+        except InvalidRequest:  # it is no longer configured
             return None
         launch = read_launch(changes.storage.root.job(job.id).attempt(job.attempt))
         if launch is None or not launch.shrinks or launch.seat_of(learners).node == launch.seat_of(learners + 1).node:
@@ -56,7 +56,7 @@ class InPlaceChanges:
         return elastic.batch_without_restart(job.global_batch or 0, before, after)
 
     def proceed(self, changes: SizeChanges, one: ElasticJob) -> bool:
-        """Give back the nodes of a shrinking job whose learners have left. Return whether the change is finished."""
+        """Release the nodes of a shrinking job whose learners have left. Return whether the change is finished."""
         job, size = one.job, one.size
         if size is None or job.requested_action is not RequestedAction.NONE:
             return False
@@ -66,11 +66,11 @@ class InPlaceChanges:
             if nodes is None or not self._give_back(changes, job, nodes):
                 return False
         except (OSError, SchedulerUnreachable) as error:
-            log.info("%s still has all its nodes, which are given back later: %s", job.id, error)
+            log.info("job %s: its nodes could not be released now; the scaler tries again: %s", job.id, error)
             return False
         except InvalidRequest as error:
             self._refused.add(job.backend)
-            log.warning("%s is halted, because the nodes that it left cannot be given back: %s", job.id, error)
+            log.warning("job %s: its nodes cannot be released, so the scaler halts the job: %s", job.id, error)
             return changes.halt(job, size, size.learners, size.global_batch)
         attempt = changes.storage.store.attempts(job.id)[-1]
         return changes.note_shrunk(job, size, attempt.resizes)
@@ -81,7 +81,7 @@ class InPlaceChanges:
             if not may_ask_of(changes.storage.root, scheduler, job):
                 return False
             if not isinstance(scheduler, ShrinksJobs):
-                raise InvalidRequest(f"backend {job.backend} cannot give back nodes")
+                raise InvalidRequest(f"backend {job.backend} cannot release nodes of running jobs")
             scheduler.shrink(NativeId.parse(job.native_id), nodes)
         changes.reached("given_back")
         return True

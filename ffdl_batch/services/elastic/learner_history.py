@@ -38,20 +38,20 @@ class LearnerHistory:
     hint_learners: int = 0
     """Learners of the attempt that gave the hint."""
     loses_checkpoints: bool = False
-    """Whether the checkpoints of its last attempt are gone when that ends."""
+    """Whether the checkpoints of its last attempt are deleted when the attempt ends."""
     first_at: dict[tuple[int, int], float | None] = field(default_factory=dict)
-    """When an attempt reported a speed first after so many changes of its size in place; None = before what was read of
-    its file."""
+    """(attempt, number of its changes in place) → time of the first reported speed after that change; None = earlier
+    than the part of its file that was read."""
     _read: dict[int, int] = field(default_factory=dict)
     """Bytes of each attempt's file that were read."""
     _closed: set[int] = field(default_factory=set)
-    """Attempts that a later one follows, and whose files were read to the end."""
+    """Earlier attempts whose files were read to the end."""
     _launched: int = 0
     """The newest attempt whose launch file was read."""
 
     def look(self, root: Root, job: Job, attempts: Sequence[Attempt]) -> None:
-        """Read what is new. A file that has not grown is not opened, and that of an earlier attempt not looked at
-        again."""
+        """Read new reports. A file that has not grown is not opened. If it belongs to an earlier attempt, it is never
+        checked again."""
         for attempt in attempts[-MOST_ATTEMPTS:]:
             if attempt.number in self._closed:
                 continue
@@ -109,7 +109,7 @@ class LearnerHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Spell:
-    """The time in which an attempt had one size. Reports during a change in place are of no size."""
+    """A period in which an attempt had one size. Reports during a change in place belong to no size."""
 
     begin: float
     end: float

@@ -109,7 +109,7 @@ def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -
     if history.hint == HOLD:
         return "the job printed ffdl-scale: hold"
     if history.loses_checkpoints:
-        return "its checkpoints are gone with its pods: no store and no claim keeps them"
+        return "a halt would lose its checkpoints with its pods: set a claim, or a data store for results"
     halts = [one for one in attempts if one.interruption == Interruption.HALT.value]
     if halts and halts[-1].checkpoint.asked and not halts[-1].checkpoint.confirmed:
         return "its last halt left no checkpoint"

@@ -162,8 +162,8 @@ def _known(pools: ElasticPools, name: str) -> ElasticPool:
 def replay_decisions(
     storage: JobStorage, pools: ElasticPools, caller: Caller, name: str | None
 ) -> tuple[ReplayedDecision, ...]:
-    """Make the recorded decisions about a pool (None = all) again, and return them, oldest first, with what differs.
-    Jobs of other users are not named. Raises :class:`Refused` for an unknown pool, and if numpy or scipy are
+    """Repeat the recorded decisions about a pool (None = all), and return them, oldest first, with the differences.
+    Jobs of other users are not named. Raises :class:`Refused` for an unknown pool, and if numpy or scipy is
     missing."""
     names = sorted(pools.pools) if name is None else [name]
     for one in names:

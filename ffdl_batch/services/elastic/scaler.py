@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 LEAST_S = 1.0
 """Shortest time between two decisions about a pool."""
 PAUSES = 5
-"""Decisions are followed by a pause of at least so many times what they took."""
+"""Minimum pause after decisions, as a multiple of the time that they took."""
 REFUSED_S = 600.0
-"""After this time, a size that could not be planned is tried again: nodes may have come."""
+"""After this time, a size that could not be planned is tried again, because nodes may have been added."""
 TRIES, NEAR = 8, 16
-"""How often a decision is repeated because a size of it cannot be planned, and how far away other sizes are tried."""
+"""How often a decision is repeated if one of its sizes cannot be planned, and how far from it other sizes are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class Scaler:
         self._decided_at: dict[str, float] = {}
         """When each pool was decided about last (monotonic)."""
         self._pause_s = 0.0
-        """The shortest time between two decisions, according to what the last ones took."""
+        """The shortest time between two decisions, from the duration of the last ones."""
         self._soon: set[str] = set()
         """Pools in which a job has come or ended since."""
         self._in_place, self._shrinks = InPlaceChanges(adapters), False
         self._histories: dict[JobId, LearnerHistory] = {}
         self._refused: dict[JobId, dict[int, float]] = {}
-        """Numbers of learners with which a job cannot be planned, and until when that counts (monotonic)."""
+        """Numbers of learners with which a job cannot be planned, and when each is tried again (monotonic)."""
         self._timed: set[tuple[JobId, int, int]] = set()
-        """Changes that were measured: attempts, and how often their size was changed in place."""
+        """Changes whose duration was measured: job, attempt, and number of its changes in place."""
 
     def step(self) -> tuple[int, float]:
         """Continue changes, and decide about the pools that are due. Return how many jobs changed, and how long to
@@ -131,13 +131,13 @@ class Scaler:
         return resume_halted(self._storage, lambda job: self._changes_of(job, held))
 
     def _shrink(self, held: Sequence[str], jobs: Sequence[ElasticJob]) -> int:
-        """Give back the nodes of jobs whose learners have left."""
+        """Release the nodes of shrinking jobs whose learners have left."""
         changes = ((self._changes_of(one.job, held), one) for one in jobs)
         return sum(self._in_place.proceed(its, one) for its, one in changes if its is not None)
 
     def _changes_of(self, job: Job, held: Sequence[str]) -> SizeChanges | None:
-        """Return what finishes a change of a job, also in a paused pool, or in one that was removed; None if another
-        daemon does that."""
+        """Return the object that finishes a change of a job, also in a paused or removed pool; None if another daemon
+        finishes it."""
         name = self._pools.pool_of(job)
         if name is None:
             return unpooled(self._storage, job, self._reached)
@@ -183,7 +183,7 @@ class Scaler:
         job, size = one.job, one.size
         history = self._histories.setdefault(job.id, LearnerHistory())
         if size is not None and size.state is SizeState.SHRINKING and size.attempt == job.attempt:
-            return one  # when the change is finished, it is known of which size its reports are
+            return one  # only after the change is it known which size its reports belong to
         history.look(self._storage.root, job, attempts)
         changes = len(attempts[-1].resizes) if attempts else 0
         key, first_at = (job.id, job.attempt, changes), history.first_at.get((job.attempt, changes))
@@ -216,7 +216,7 @@ class Scaler:
         return tuple(one for one in found if one is not None)
 
     def _act_on(self, name: str, jobs: Mapping[str, ElasticJob], decision: Decision) -> int:
-        """Make the changes of a decision. A job does not get GPUs that another one was to free, and did not."""
+        """Make the changes of a decision. If a change that should free GPUs fails, no other job gets those GPUs."""
         free = decision.gpus - sum(one.job.gpus for one in decision.jobs)
         changed = 0
         pairs = zip(decision.jobs, decision.targets, strict=True)
@@ -252,8 +252,8 @@ class Scaler:
         return change(job, one.size, learners, target.batch)
 
     def _refuse(self, job: Job, target: Target) -> bool:
-        """Note if a job cannot get this size, and which sizes next to it are not possible either. Return whether it
-        cannot."""
+        """Return whether a job cannot get this size. If so, note it, with the sizes next to it that are not possible
+        either."""
         if not target.gpus or (job.state is not JobState.PENDING and target.gpus == _gpus(job)):
             return False
         learners = target.gpus // workers_of(1, job.effective_spec.resources.gpus)
@@ -274,9 +274,10 @@ class Scaler:
         return True
 
     def _can_plan(self, job: Job, learners: int, batch: int) -> bool:
-        """Whether an attempt with this size can be planned, and uses its nodes well: no GPU of its allocation is idle,
-        because the pool does not count those, and the scheduler gives each node the same number; and what is left of
-        its nodes fits jobs of the same size.
+        """Return whether an attempt with this size can be planned and uses its nodes well.
+
+        No GPU of its allocation may be idle: the scheduler allocates the same number on each node, and the pool does
+        not count idle ones. Jobs of the same size must fit on the rest of its nodes.
 
         The deployer fails a job that cannot run as it is. Raises SchedulerUnreachable.
         """
@@ -289,7 +290,8 @@ class Scaler:
         return learners % nodes == 0 and self._fits_beside_itself(job, learners, nodes)
 
     def _fits_beside_itself(self, job: Job, learners: int, nodes: int) -> bool:
-        """Whether the learners that would fill its nodes are a multiple of its own; also if so many are not found."""
+        """Return whether the number of learners that fills the nodes is a multiple of the job's own, or too large to
+        be found."""
         unlimited = replace(job, spec=replace(job.spec, batch=replace(job.spec.batch, elasticity=None)))
         for number in range(learners + 1, learners + NEAR):
             if self._nodes(unlimited, number, 0) != nodes:
@@ -297,7 +299,7 @@ class Scaler:
         return True
 
     def _nodes(self, job: Job, learners: int, batch: int) -> int | None:
-        """Return how many nodes the job has with so many learners; None if that cannot be planned. Raises
+        """Return how many nodes the job gets with this number of learners; None if that cannot be planned. Raises
         SchedulerUnreachable."""
         overrides = replace(job.overrides, learners=learners, global_batch=batch)
         wanted = replace(job, overrides=overrides, attempt=job.attempt + 1)
@@ -328,14 +330,14 @@ def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
 
 
 def _waits_as_requested(job: Job) -> bool:
-    """Return whether the scheduler lets the job wait because of its own manifest, for days perhaps. The pool does not
-    keep GPUs for it: when it begins, other jobs shrink."""
+    """Return whether the job waits in the scheduler because its manifest requests that, perhaps for days. The pool
+    keeps no GPUs for it: when it starts, other jobs shrink."""
     batch = job.spec.batch
     return job.state is JobState.QUEUED and job.attempt == 1 and bool(batch.hold or batch.begin or batch.dependency)
 
 
 def _is_changing(job: Job, size: JobSize | None) -> bool:
-    """Return whether a change of the job's size has begun, so that it will have the GPUs of that size."""
+    """Return whether a change of the job's size has begun. The job then counts with its new size."""
     if size is None:
         return False
     if size.state is SizeState.SHRINKING:

@@ -1,4 +1,4 @@
-"""Gives elastic jobs their sizes: admits those that wait, halts and resumes those that run, or lets learners leave.
+"""Set the sizes of elastic jobs: admit waiting jobs, halt and resume running ones, or let learners leave.
 
 Each change is written with its job in one transaction, so that it continues after a crash, and once.
 """
@@ -21,7 +21,7 @@ from ffdl_batch.store import JobSize, NamedLease, SizeState
 log = logging.getLogger(__name__)
 
 LOOK_S = 60.0
-"""Pause of LastChanges, if no job changes before."""
+"""Pause of LastChanges, unless a job changes before."""
 Reached = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
 
@@ -37,7 +37,7 @@ class SizeChanges:
     storage: JobStorage
     pool: str
     lease: NamedLease | None
-    """None = the pool is not configured, so no daemon has its lease. Changes can only be finished."""
+    """None = the pool is not configured, so no daemon has its lease. Changes can be finished, but not started."""
     reached: Reached
 
     def admit(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:
@@ -82,13 +82,13 @@ class SizeChanges:
         return True
 
     def note_shrunk(self, job: Job, known: JobSize, resizes: tuple[Resize, ...]) -> bool:
-        """Record that the nodes of a shrinking job are given back. `resizes` are those of its attempt."""
+        """Record that the nodes of a shrinking job were released. `resizes` are the earlier ones of its attempt."""
         done = Resize(known.requested_at, self._now(), known.learners, known.global_batch)
         size = f"{counted(known.learners, 'learner')} and batch {known.global_batch}"
         change = Change(
             steps=((job.state, done.at),),
             cause=Cause.RESIZED,
-            message=f"the scaler of pool {self.pool} changed it in place to {size}",
+            message=f"the scaler of pool {self.pool} shrank the job in place to {size}",
             columns={"overrides": replace(job.overrides, learners=known.learners, global_batch=known.global_batch)},
             resizes=(*resizes, done),
         )
@@ -124,8 +124,8 @@ class SizeChanges:
 
 
 def resume_halted(storage: JobStorage, changes_of: Callable[[Job], SizeChanges | None]) -> int:
-    """Resume the jobs that were halted for another size and for which `changes_of` returns something. Return how
-    many."""
+    """Resume the jobs that were halted for another size, except those for which `changes_of` returns None. Return how
+    many were resumed."""
     jobs = storage.store.elastic.halted()
     sizes = storage.store.elastic.sizes([job.id for job in jobs]) if jobs else {}
     return sum(
@@ -137,12 +137,12 @@ def resume_halted(storage: JobStorage, changes_of: Callable[[Job], SizeChanges |
 
 @dataclass(frozen=True, slots=True)
 class LastChanges:
-    """Finishes the changes of a daemon that scales no pool any more."""
+    """Finishes the changes of size in a daemon that no longer has a pool."""
 
     storage: JobStorage
 
     def step(self) -> tuple[int, float]:
-        """Resume the jobs that were halted for another size. Return how many there were, and how long to pause."""
+        """Resume the jobs that were halted for another size. Return how many were resumed, and how long to pause."""
         return resume_halted(self.storage, lambda job: unpooled(self.storage, job)), LOOK_S
 
     def is_busy(self) -> bool:
@@ -154,13 +154,13 @@ class LastChanges:
 
 
 def unpooled(storage: JobStorage, job: Job, reached: Reached = lambda _step: None) -> SizeChanges:
-    """Return the changes of a job whose pool is not configured any more."""
+    """Return the changes of a job whose pool is no longer configured."""
     elastic = job.spec.batch.elasticity
     return SizeChanges(storage, elastic.pool if elastic is not None else "", None, reached)
 
 
 def let_leave(storage: JobStorage, job: Job, learners: int) -> None:
-    """Ask the controllers of all but the first `learners` learners to end. If it fails, the scaler repeats it."""
+    """Ask the controllers to end all but the first `learners` learners. If this fails, the scaler repeats it."""
     try:
         storage.tree.check()
         write_control(storage.root, job, learners=learners)

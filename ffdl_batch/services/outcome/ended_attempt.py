@@ -113,7 +113,7 @@ def _gpu_seconds(
         return final.gpu_seconds
     events = latest_run(facts.events)
     launch = read_launch(attempt) if released_learners(events) else None
-    # The accounting of Slurm begins another record when nodes are given back.
+    # Slurm's accounting starts another record when nodes are released.
     began = seen.started_at if seen is not None and seen.phase is Phase.ENDED and launch is None else None
     ended = seen.ended_at if seen is not None else None
     if began is None or ended is None:

@@ -53,8 +53,8 @@ TAIL_BYTES = 64 * 1024
 
 
 def with_progress(root: Root, job: JobView) -> JobView:
-    """Return `job` with the progress of its transfers, its GPUs, and when it will end by its own reports. Raises
-    OSError."""
+    """Return `job` with the progress of its transfers, its GPUs, and its expected end according to its own reports.
+    Raises OSError."""
     attempt = root.job(parse_job_id(job.id)).attempt(job.attempt)
     if job.state == JobState.PROCESSING:
         devices = gpu_devices(read_events(attempt)) if any(one.gpus for one in job.attempts[-1:]) else ()

@@ -32,7 +32,7 @@ AT_ONCE = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """Our figures of an attempt."""
+    """The figures that ffdl recorded for an attempt."""
 
     backend: str
     native_id: NativeId
@@ -41,7 +41,7 @@ class _Ours:
     shares_gpus: bool
     """Whether it has shares of a GPU, which the accounting may not count."""
     part: float
-    """How much of a GPU a device of its type is. An accounting counts devices."""
+    """Fraction of a GPU that a device of its type is. The accounting counts devices."""
 
 
 def find_agreement(

@@ -196,7 +196,7 @@ def _row(settings: Settings, job: UsedJob, line: Timeline, period: Period) -> Jo
 
 
 def _named_shares(line: Timeline, job: UsedJob) -> float:
-    """Return the part of a GPU that a learner has if the manifest names a number of shares (``batch.gres``)."""
+    """Return the fraction of a GPU that each learner has if the manifest requests shares by number (``batch.gres``)."""
     return line.runs[-1].gpus / max(1, job.asked.learners) if line.runs else 0.0
 
 

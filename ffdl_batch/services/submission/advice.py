@@ -110,7 +110,7 @@ class _Sizes:
     per_node: int
     """GPUs of a node; 0 = not known."""
     part: float = 1.0
-    """How much of a GPU a device of the requested type is."""
+    """Fraction of a GPU that a device of the requested type is."""
 
     @property
     def requested(self) -> Form:

@@ -217,8 +217,11 @@ class _Decision:
 
 
 def _known(connection: Connection, own: ColumnElement[bool], claims: Sequence[Claim], now: float) -> frozenset[str]:
-    """Return the jobs that were admitted with the same claims. Admissions of those that claim something else now, after
-    a resume, end, except that jobs that continue with another size are counted with it."""
+    """Return the jobs that keep their admission.
+
+    A job whose claim has changed since, after a resume, loses its admission. If it continues with a size that a scaler
+    chose, it keeps the admission, and the new size counts.
+    """
     columns = ADMISSIONS.c
     asked = {claim.job: (claim.gpus, claim.gpu_type, claim.hours) for claim in claims}
     query = select(columns.job, columns.gpus, columns.gpu_type, columns.hours).where(own, columns.job.in_(list(asked)))

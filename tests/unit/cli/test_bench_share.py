@@ -33,7 +33,7 @@ a.yml  alone     1     100        100%   10          0.01           7 min  0.40
 a.yml  together  0.5   80         80%    6.25        0.00625        8 min  0.25
 b.yml  alone     1     100        100%   10          0.01           -      -
 b.yml  together  0.5   45         45%    11.1        0.0111         -      -
-Sharing pays: with both jobs at once, a GPU does 1.25 times the work of one job after the other.
+Sharing pays: with both jobs at once, a GPU does 1.25 times as much work as with one job after the other.
 a.yml costs 38% less per sample than alone, and takes 1.25 times as long.
 b.yml costs 11% more per sample than alone, and takes 2.22 times as long.
 """
@@ -168,10 +168,10 @@ def test_bench_share_reports_different_gpus_and_exits_with_1(daemon: FakeDaemon,
         (
             {"silent": True},
             124,
-            "has reported no throughput in 1 s of PROCESSING (--timeout); its first learner must print",
+            "reported no throughput within 1 s of PROCESSING (--timeout); its first learner must print",
         ),
-        ({"state": "COMPLETED"}, 1, "is COMPLETED before all of it was measured; let it train longer"),
-        ({"state": "STORING"}, 1, "is FAILED before all of it was measured"),
+        ({"state": "COMPLETED"}, 1, "became COMPLETED before its measurement ended; let it train longer"),
+        ({"state": "STORING"}, 1, "became FAILED before its measurement ended"),
         ({"state": "QUEUED"}, 124, "is QUEUED"),
     ],
 )
@@ -210,7 +210,7 @@ def test_bench_share_ends_if_a_run_is_interrupted(daemon: FakeDaemon, pair: Path
     daemon.measured = Preempting()
     done = share(daemon, pair)
     assert done.returncode == 75, done.stderr
-    assert "was interrupted during the measurement and is QUEUED: Resources; measure again" in done.stderr
+    assert "was interrupted during the measurement and is QUEUED: Resources; run the command again" in done.stderr
     assert len(cancelled(daemon)) == 2
 
 
@@ -244,12 +244,12 @@ def test_bench_share_refuses_job_whose_metrics_are_not_collected(daemon: FakeDae
 @pytest.mark.parametrize(
     ("extra", "why"),
     [
-        ("learners: 2\ngpus: 1\n", "it has 2 learners; only jobs of one learner can share one GPU"),
-        ("gpus: 2\n", "it has 2 GPUs; only jobs of one GPU can share one"),
-        ("batch: {gres: {shard: 1}}\n", "batch.gres names shares"),
+        ("learners: 2\ngpus: 1\n", "it has 2 learners, but only jobs with one learner can share a GPU"),
+        ("gpus: 2\n", "it requests 2 GPUs, but only jobs with one GPU can share it"),
+        ("batch: {gres: {shard: 1}}\n", "batch.gres requests shares"),
         (
             "gpus: 1\nbatch: {elastic: {max_learners: 2, batch: {min: 8, max: 16, per_gpu_max: 16}}}\n",
-            "it is elastic, and its size could change",
+            "it is elastic, so its size could change",
         ),
         ("gpus: many\n", "has errors; to see them: ffdl validate b.yml"),
     ],
@@ -265,10 +265,10 @@ def test_bench_share_refuses_jobs_that_cannot_share_one_gpu(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--share", "1"), "--share: '1' is neither a part of a GPU"),
-        (("--share", "a100"), "--share: 'a100' is neither a part of a GPU"),
-        (("--share", "0.6"), "--share: 0.6 and 0.6 are more than one GPU"),
-        (("--share", "0.5", "--share", "1g.10gb"), "are never of the same GPU"),
+        (("--share", "1"), "--share: '1' is neither a fraction of a GPU"),
+        (("--share", "a100"), "--share: 'a100' is neither a fraction of a GPU"),
+        (("--share", "0.6"), "--share: 0.6 and 0.6 add up to more than one GPU"),
+        (("--share", "0.5", "--share", "1g.10gb"), "cannot be on the same GPU"),
         (("--share", "0.1", "--share", "0.2", "--share", "0.3"), "at most twice"),
         (("--model", "m", "--model", "m", "--model", "m"), "at most two models"),
         (("c.yml",), "two manifests are needed"),
@@ -287,5 +287,5 @@ def test_bench_share_of_jobs_without_gpus_divides_their_cpus(daemon: FakeDaemon,
     assert done.returncode == 0, done.stderr
     assert [one.options.get("cpus") for one in daemon.submissions.values()] == ["0.5", "0.5", None, None]
     (pair / "b.yml").write_text(MANIFEST.format(name="b") + "gpus: 1\n")
-    assert "one job has a GPU and the other one has none" in share(daemon, pair).stderr
+    assert "one job requests a GPU and the other does not" in share(daemon, pair).stderr
     (pair / "a.yml").write_text(MANIFEST.format(name="a") + "gpus: 1\n")

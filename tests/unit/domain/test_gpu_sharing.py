@@ -80,7 +80,7 @@ def test_sharing_pays_if_gpu_does_more_work_and_says_what_it_costs() -> None:
     assert (found.same_device, found.pays) == (True, True)
     assert found.gain == pytest.approx(1.25)
     assert found.sentences == (
-        "Sharing pays: with both jobs at once, a GPU does 1.25 times the work of one job after the other.",
+        "Sharing pays: with both jobs at once, a GPU does 1.25 times as much work as with one job after the other.",
         "a.yml costs 38% less per sample than alone, and takes 1.25 times as long.",
         "b.yml costs 11% more per sample than alone, and takes 2.22 times as long.",
     )
@@ -107,7 +107,7 @@ def test_jobs_on_different_gpus_or_nodes_give_no_result() -> None:
 def test_unknown_gpus_of_one_node_give_a_result_with_a_doubt() -> None:
     found = pair(60.0, 60.0, (on("n1"), on("n1")))
     assert (found.same_device, found.pays) == (None, True)
-    assert "not known which GPU each job had; both ran on n1" in found.sentences[1]
+    assert "The GPU of each job is unknown. Both ran on n1" in found.sentences[1]
 
 
 def test_mig_devices_count_by_their_part_wherever_they_are() -> None:

@@ -116,7 +116,7 @@ def test_change_in_place_is_in_history_and_view_of_attempt(bench: Nodes) -> None
     bench.turn(tick_s=2)
     history = bench.site.platform.storage.store.history(first.id)
     (entry,) = [one for one in history if one.cause == "resized"]
-    message = "the scaler of pool default changed it in place to 2 learners and batch 32"
+    message = "the scaler of pool default shrank the job in place to 2 learners and batch 32"
     assert (entry.state, entry.attempt, entry.message) == (JobState.PROCESSING, 1, message)
     (attempt,) = bench.site.view(first).attempts
     assert (attempt.learners, attempt.global_batch) == (4, 64)

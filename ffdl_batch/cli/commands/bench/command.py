@@ -39,8 +39,8 @@ def bench() -> None:
     metavar="SHARE",
     multiple=True,
     default=("0.5",),
-    help="Share of each job: a part of a GPU, or the type of a MIG device, such as 1g.10gb; give it twice for "
-    "different shares.  [default: 0.5]",
+    help="Share of each job: a fraction of a GPU, or a MIG type such as 1g.10gb. Repeat it to set the second job's "
+    "share.  [default: 0.5]",
 )
 @click.option(
     "--model",
@@ -48,14 +48,15 @@ def bench() -> None:
     metavar="DIR",
     multiple=True,
     type=click.Path(path_type=str, readable=False),
-    help="Model of both jobs; give it twice for one each.  [default: the directory `model` beside each manifest]",
+    help="Model directory of both jobs. Repeat it to set the second job's model.  [default: `model` beside each "
+    "manifest]",
 )
 @click.option(
     "--seconds",
     type=Number(1, 86400),
     default=60.0,
     metavar="N",
-    help="How long each run is measured after its first report.  [default: 60]",
+    help="Seconds to measure each run after its first report.  [default: 60]",
 )
 @click.option(
     "--timeout",
@@ -64,7 +65,7 @@ def bench() -> None:
     callback=read_span,
     help="Maximum time from PROCESSING to the first report of throughput.  [default: 10m]",
 )
-@click.option("--queue-timeout", metavar="SPAN", callback=read_span, help="Maximum time that a run waits to start.")
+@click.option("--queue-timeout", metavar="SPAN", callback=read_span, help="Maximum time to wait for a run to start.")
 @shared_options(metavar="MANIFEST MANIFEST")
 def share(
     *,
@@ -76,17 +77,18 @@ def share(
     queue_timeout: float | None,
     **given: Any,
 ) -> int:
-    """Measure whether two jobs should share a GPU: their throughput and cost, together on one GPU and alone.
+    """Measure whether two jobs should share a GPU: compare throughput and cost of both together and alone.
 
-    First both jobs run at once on shares of one GPU, then each runs alone on a whole GPU of the same node. The runs
-    are called bench-NAME, and are cancelled after their measurement, also after Ctrl-C and TERM. Your other jobs are
-    not affected. The first learner of each job must print ffdl-throughput lines, and must train long enough. A job
-    has one learner, and at most one GPU; a job without GPUs shares its CPUs. Of an array, the first element runs.
+    Both jobs first run at once on shares of one GPU, then each runs alone on a whole GPU. Without MIG, all runs use
+    the same node. The runs are named bench-NAME. They are cancelled after the measurement, and on Ctrl-C and TERM. Your
+    other jobs are not affected. The first learner of each job must print ffdl-throughput lines, and must train for
+    longer than the measurement. Each job must have one learner and at most one GPU. Jobs without GPUs share CPUs. Only
+    the first element of an array runs.
 
-    Prices are those of [rates] in the configuration on this machine.
+    Prices come from [rates] in the configuration on this machine.
 
     Exit code 0: measured, whether sharing pays or not; 1: a run failed, or the jobs did not get the same GPU; 75: a run
-    was interrupted; 124: a time was exceeded.
+    was interrupted; 124: a timeout expired.
     """
     from ffdl_batch.cli.commands.bench.sharing import Limits, SharedRun, parse_shares
     from ffdl_batch.cli.commands.config import settings_or_stop
@@ -138,13 +140,13 @@ def _candidate(file: str, name: str, wanted: Wanted) -> Candidate:
     resources, batch = spec.resources, spec.batch
     why = ""
     if resources.learners > 1:
-        why = f"it has {resources.learners} learners; only jobs of one learner can share one GPU"
+        why = f"it has {resources.learners} learners, but only jobs with one learner can share a GPU"
     elif resources.gpus > 1:
-        why = f"it has {resources.gpus:g} GPUs; only jobs of one GPU can share one"
+        why = f"it requests {resources.gpus:g} GPUs, but only jobs with one GPU can share it; copy it with gpus: 1"
     elif batch.elasticity is not None:
-        why = "it is elastic, and its size could change during the measurement; leave batch.elastic out in a copy"
+        why = "it is elastic, so its size could change during the measurement; copy it without batch.elastic"
     elif any(count and kind.partition(":")[0] in ("shard", "mps") for kind, count in resources.gres.items()):
-        why = "batch.gres names shares; write gpus: 1 in a copy, since --share chooses the shares"
+        why = "batch.gres requests shares, but --share sets them; copy it with gpus: 1 instead"
     elif collecting_of(spec.metrics) is None:
         why = "its throughput is not collected; add evaluation_metrics: {type: regex_extractor}"
     if why:

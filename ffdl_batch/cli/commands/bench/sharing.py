@@ -1,4 +1,4 @@
-"""Runs two jobs on shares of one GPU and then each alone, and compares their speeds."""
+"""Run two jobs on shares of one GPU and then each alone, and compare their speeds."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Candidate:
     """One of the two jobs."""
 
     name: str
-    """Of its manifest."""
+    """Name of its manifest."""
     submission: Submission
     has_gpus: bool
     gpu_type: str
     cpus: float
     nodelist: str
-    """The nodes that its owner wants; "" = any."""
+    """The nodes that its owner requested; "" = any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Share:
     """A share of a GPU."""
 
     part: float
-    """How much of a GPU, or of the CPUs of a job without GPUs."""
+    """Fraction of a GPU, or of the CPUs of a job without GPUs."""
     gpu_type: str = ""
-    """The type of a MIG device; "" = the share is of a GPU that others may use, too."""
+    """The type of a MIG device; "" = a share of a GPU that other jobs may use, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,17 @@ def parse_shares(texts: Sequence[str], candidates: Sequence[Candidate], rates: R
         raise click.UsageError("--share can be given at most twice, once for each job")
     first, second = (_parse_share(text, rates) for text in (texts[0], texts[-1]))
     if bool(first.gpu_type) != bool(second.gpu_type):
-        raise click.UsageError("--share: a MIG device and a part of a GPU are never of the same GPU")
+        raise click.UsageError(
+            "--share: a MIG device and a fraction of a GPU cannot be on the same GPU; give two of one kind"
+        )
     if first.part + second.part > 1:
-        raise click.UsageError(f"--share: {texts[0]} and {texts[-1]} are more than one GPU")
+        raise click.UsageError(f"--share: {texts[0]} and {texts[-1]} add up to more than one GPU")
     if not all(one.has_gpus for one in candidates):
         if any(one.has_gpus for one in candidates):
-            raise click.UsageError("one job has a GPU and the other one has none, so they share no GPU")
+            raise click.UsageError("one job requests a GPU and the other does not, so they cannot share one")
         if first.gpu_type:
             raise click.UsageError(
-                f"--share {texts[0]}: the jobs have no GPUs, so they share CPUs; write a part, as 0.5"
+                f"--share {texts[0]}: the jobs request no GPUs, so they share CPUs; give a fraction, such as 0.5"
             )
     return first, second
 
@@ -105,7 +107,7 @@ def _parse_share(text: str, rates: Rates) -> Share:
         part = 0.0
     if not 0 < part < 1:
         raise click.UsageError(
-            f"--share: {quoted(text)} is neither a part of a GPU, as 0.5, nor the type of a MIG device, as 1g.10gb"
+            f"--share: {quoted(text)} is neither a fraction of a GPU, such as 0.5, nor a MIG type, such as 1g.10gb"
         )
     return Share(part)
 
@@ -139,8 +141,8 @@ class SharedRun:
     report: Callable[[str], None]
 
     def compare(self, candidates: tuple[Candidate, Candidate], shares: tuple[Share, Share]) -> Comparison:
-        """Run both together, so that a backend without shares refuses first; then each alone, on the same node unless
-        the shares are MIG devices."""
+        """Run both together, then each alone, on the same node unless the shares are MIG devices. The shared runs come
+        first, so that a backend without shares refuses at once."""
         isolated = bool(shares[0].gpu_type)
         trials: list[_Trial] = []
         for candidate, share in zip(candidates, shares, strict=True):
@@ -174,8 +176,8 @@ class SharedRun:
         if pins:
             options["nodelist"] = node
         self.report(f"{candidate.name}: {'alone' if share is None else 'together with the other job'}")
-        own_key = "batch.nodelist" if pins else ""  # a backend of one node warns that it has no effect
-        # Two submissions with one key would be one job.
+        own_key = "batch.nodelist" if pins else ""  # a backend with one node warns that it has no effect
+        # Two submissions with the same key would be the same job.
         job_id = self.runs.start(replace(candidate.submission, options=options, key=uuid.uuid4().hex), own_key)
         return _Trial(candidate, part, device, job_id)
 
@@ -185,7 +187,7 @@ class SharedRun:
         said: dict[str, str] = {}
         while True:
             jobs = [self._living(trial) for trial in trials]
-            # The scheduler may report the nodes of a job later than its controllers report that it trains.
+            # The scheduler may report a job's nodes after its controllers report that it trains.
             waiting = [job for job in jobs if job.state != JobState.PROCESSING or not job.nodes]
             if not waiting:
                 break
@@ -213,18 +215,18 @@ class SharedRun:
     def _living(self, trial: _Trial) -> JobView:
         """Return the job. Raises :class:`Stop` if its training has ended."""
         job = self.client.get(trial.job_id)
-        if job.state == JobState.STORING:  # the end shows whether its learner failed
+        if job.state == JobState.STORING:  # its final state shows whether its learner failed
             job = self.client.wait(trial.job_id)
         if not is_ended(job):
             return job
         report_end(job, ExitCode.FAILED)
-        longer = "; let it train longer, or measure it for fewer --seconds" if job.state == JobState.COMPLETED else ""
-        raise Stop(ExitCode.FAILED, f"{trial.label} is {job.state} before all of it was measured{longer}")
+        longer = "; let it train longer, or reduce --seconds" if job.state == JobState.COMPLETED else ""
+        raise Stop(ExitCode.FAILED, f"{trial.label} became {job.state} before its measurement ended{longer}")
 
     # ------------------------------------------------------------------------------------------- measurement
 
     def _measure(self, trials: Sequence[_Trial]) -> list[Run]:
-        """Measure runs that are PROCESSING, over a time in which all of them trained, and end them."""
+        """Measure runs that are PROCESSING, over a period in which all of them train, then cancel them."""
         seconds, since = self.limits.measured_s, None
         ends_at = time.monotonic() + self.limits.first_report_s
         while True:
@@ -249,12 +251,12 @@ class SharedRun:
 
     @staticmethod
     def _check_uninterrupted(trial: _Trial, job: JobView) -> None:
-        """Raise :class:`Stop` if the attempt does not train any more: reports of two attempts do not fit together."""
+        """Raise :class:`Stop` if the attempt no longer trains: reports of two attempts cannot be combined."""
         if job.state != JobState.PROCESSING or job.attempt > 1:
             why = f": {job.pending_reason}" if job.pending_reason else ""
             raise Stop(
                 ExitCode.TRY_AGAIN,
-                f"{trial.label} was interrupted during the measurement and is {job.state}{why}; measure again",
+                f"{trial.label} was interrupted during the measurement and is {job.state}{why}; run the command again",
             )
 
     def _read(self, trial: _Trial) -> None:
@@ -264,11 +266,11 @@ class SharedRun:
             trial.samples = remaining_samples(records)
 
     def _silent(self, trials: Sequence[_Trial], since: float | None) -> Stop:
-        """Return the error about the job that reports too seldom."""
+        """Return the error about the job that has not reported for the longest time."""
         trial = min(trials, key=lambda one: one.reports[-1][0] if one.reports else 0.0)
         if since is None:
             message = (
-                f"{trial.label} has reported no throughput in {self.limits.first_report_s:g} s of PROCESSING "
+                f"{trial.label} reported no throughput within {self.limits.first_report_s:g} s of PROCESSING "
                 "(--timeout); its first learner must print ffdl-throughput: samples=N seconds=S"
             )
         else:

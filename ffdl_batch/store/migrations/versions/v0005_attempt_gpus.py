@@ -12,5 +12,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column. NULL means that an older release began the attempt."""
+    """Add the column. NULL means that the attempt is not submitted yet, or that an older release started it."""
     op.add_column("attempts", sa.Column("gpus", sa.Double()))
