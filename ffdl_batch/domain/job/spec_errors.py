@@ -141,9 +141,13 @@ def _of_elastic_job(spec: JobSpec) -> Iterator[Mistake]:
     if not spec.batch.checkpoint.grace_s:
         message = "an elastic job is halted when its size changes, and has no time to write a checkpoint then"
         yield Mistake(("batch", "checkpoint", "grace_s"), message, "write the seconds that a checkpoint takes")
-    if spec.batch.elasticity is not None and spec.batch.elasticity.in_place and spec.batch.requeue:
-        message = "Slurm must not requeue a job with batch.elastic.in_place, because it may have released nodes"
-        yield Mistake(("batch", "requeue"), message, "remove it: ffdl continues the job in another attempt")
+    if spec.batch.elasticity is not None and spec.batch.elasticity.in_place:
+        if spec.batch.requeue:
+            message = "Slurm must not requeue a job with batch.elastic.in_place, because it may have released nodes"
+            yield Mistake(("batch", "requeue"), message, "remove it: ffdl continues the job in another attempt")
+        if starts_mpi(spec):
+            message = "mpirun ends all learners when one leaves, so an MPI job cannot shrink in place"
+            yield Mistake((*_ELASTIC, "in_place"), message, "remove it: the job is halted to change its size")
 
 
 def _of_sizes(spec: JobSpec, elastic: Elastic) -> Iterator[Mistake]:

@@ -8,7 +8,8 @@ Beside that, a short form of `make bench BENCH=elastic` runs.
 
 Prints one line; the times and the sizes of each job on standard error. Exit status 1 if a job is lost, two of its
 attempts ran at the same time, training was lost beyond the last checkpoint, the loss is not that of the fixed size, a
-GPU was idle for long while a job waited, jobs with fixed sizes are as fast, or a decision was not the best one.
+GPU was idle for long while a job waited, jobs with fixed sizes are as fast, or a decision was not the best one. Exit
+status 2 if the proof could not be run, or if the decisions and the simulation do not both show what `--break` broke.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.cluster.rig import Cluster
 from tests.proof.chain import ProofError
 from tests.proof.elastic.broken_daemon import BREAKS
 from tests.proof.elastic.claims import Claims
+from tests.proof.elastic.decisions import wrong_decisions
 from tests.proof.elastic.evidence import Course
 from tests.proof.elastic.jobs import GPUS
 from tests.proof.elastic.scene import Plan, run_jobs
@@ -73,17 +75,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         claims = Claims(**json.loads(simulation.communicate(timeout=CLAIMS_S)[0]))
     except ProofError as error:
         print(f"proof-elastic: {error}", file=sys.stderr)
-        return 1
+        return 2
     finally:
         simulation.kill()
         simulation.wait()
     if options.plot:
         draw([("fixed", fixed), ("elastic", elastic)], options.plot)
-    found = [*troubles(fixed, elastic), *claims.troubles()]
+    simulated = list(claims.troubles())
+    found = [*troubles(fixed, elastic), *simulated]
     for text in (*job_lines(fixed, elastic), *found):
         print(text, file=sys.stderr)
     say("done")
     print(f"{line(fixed, elastic)}; {claims.line()}", flush=True)
+    if options.broken and not (simulated and list(wrong_decisions(elastic.decisions))):
+        print("proof-elastic: the decisions or the simulation do not show what is broken", file=sys.stderr)
+        return 2
     return 1 if found else 0
 
 

@@ -85,6 +85,16 @@ MANY = [f"h{number}" for number in range(17)]
             "learners of several roles",
         ),
         (elastic(checkpoint=Checkpoint(grace_s=0)), "batch.checkpoint.grace_s", "has no time to write a checkpoint"),
+        (
+            job(2, elasticity=replace(BOUNDS, in_place=True), requeue=True),
+            "batch.requeue",
+            "must not requeue a job with batch.elastic.in_place",
+        ),
+        (
+            replace(bounds(in_place=True), framework=Framework("horovod", "0.13", "run")),
+            "batch.elastic.in_place",
+            "an MPI job cannot shrink in place",
+        ),
         (elastic(1), "learners", "learners: 1 is not in the range of batch.elastic, 2 to 8"),
         (elastic(9), "learners", "learners: 9 is not in the range of batch.elastic, 2 to 8"),
         (bounds(max_learners=5000), "batch.elastic.max_learners", "5000 learners, but a job has at most 4096"),
