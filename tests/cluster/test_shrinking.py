@@ -22,7 +22,7 @@ min_between_s = 0
 objective = "fair"
 """
 TRAIN = '''\
-"""Trains on samples that are numbered, with the learners that are there. Needs no others to go on."""
+"""Trains on numbered samples with the present learners. A learner continues without the others."""
 import os, pathlib, signal, sys, time
 
 place = pathlib.Path(os.environ["CHECKPOINT_DIR"])

@@ -1,4 +1,4 @@
-"""Nodes that are given back while the rest of the job goes on."""
+"""Nodes that are released while the rest of the job continues."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_node_that_is_given_back_ends_and_the_rest_completes(run: Rig) -> None:
 
 
 def test_learner_that_fails_because_others_have_left_does_not_fail_the_job(run: Rig) -> None:
-    """Its controller has not read yet that its node is given back."""
+    """Its controller has not yet read that its node is to be released."""
     start(run, UNTIL.format(run.base, "others-left") + "exit 3")
     (controller,) = [e.fields["pid"] for e in run.events("node-1") if e.kind is EventKind.STARTED]
     (learner,) = [e.fields["pid"] for e in run.events("node-1") if e.kind is EventKind.LEARNER_STARTED]

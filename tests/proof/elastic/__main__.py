@@ -2,14 +2,15 @@
 
     python -m tests.proof.elastic [--kills N] [--break hysteresis|objective] [--plot FILE]
 
-The jobs arrive within two minutes, on 12 GPUs. Their training steps are small but real, and stretched to the step times
-that were measured for their models. Daemon, scaler and nodes are killed meanwhile, in both runs at the same moments.
-Beside that, a short form of `make bench BENCH=elastic` runs.
+The jobs arrive within two minutes, on 12 GPUs. Their training steps are small but real, and padded to the step times
+that were measured for their models. Meanwhile, the daemon with its scaler and nodes are killed, at the same times in
+both runs. A short form of `make bench BENCH=elastic` runs in parallel.
 
-Prints one line; the times and the sizes of each job on standard error. Exit status 1 if a job is lost, two of its
-attempts ran at the same time, training was lost beyond the last checkpoint, the loss is not that of the fixed size, a
-GPU was idle for long while a job waited, jobs with fixed sizes are as fast, or a decision was not the best one. Exit
-status 2 if the proof could not be run, or if the decisions and the simulation do not both show what `--break` broke.
+Prints one line to standard output, and the times and sizes of each job to standard error. Exits with status 1 if a job
+is lost, two of its attempts ran at the same time, training beyond the last checkpoint was lost, the loss differs from
+that of the fixed size, a GPU was idle for long while a job waited, jobs with fixed sizes are as fast, or a decision was
+not optimal. Exits with status 2 if the proof could not run, or if `--break` does not show in both the decisions and the
+simulation.
 """
 
 from __future__ import annotations
@@ -42,19 +43,21 @@ CLAIMS_S = 300.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof on the cluster that is up, or on a new one."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.elastic", description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, metavar="N", help=f"kills; every third is one of a node ({KILLS})")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    parser.add_argument("--kills", type=int, metavar="N", help=f"number of kills; every third kills a node ({KILLS})")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the times of the kills")
     parser.add_argument(
         "--break",
         dest="broken",
         choices=sorted(BREAKS),
         default="",
-        help="break it, and run no fixed sizes: must end with 1",
+        help="break the policy and skip the run with fixed sizes; the proof must exit with status 1",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the allocations over time into a PNG file")
     options = parser.parse_args(arguments)
     if options.broken and options.kills:
-        parser.error("the next daemon after a kill would not be broken: --break needs no --kills, or --kills 0")
+        parser.error(
+            "--break cannot be combined with kills, because the next daemon would not be broken; use --kills 0"
+        )
     kills = options.kills if options.kills is not None else 0 if options.broken else KILLS
     began = time.monotonic()
 
@@ -88,13 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say("done")
     print(f"{line(fixed, elastic)}; {claims.line()}", flush=True)
     if options.broken and not (simulated and list(wrong_decisions(elastic.decisions))):
-        print("proof-elastic: the decisions or the simulation do not show what is broken", file=sys.stderr)
+        print("proof-elastic: the decisions or the simulation do not show the fault of --break", file=sys.stderr)
         return 2
     return 1 if found else 0
 
 
 def start_claims(broken: str) -> subprocess.Popen[str]:
-    """Start the simulation, which uses the time in which the jobs need none."""
+    """Start the simulation at low priority, so that it does not slow down the jobs."""
     argv = ["nice", "-n", "5", sys.executable, "-m", "tests.proof.elastic.claims", *filter(None, [broken])]
     return subprocess.Popen(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
 

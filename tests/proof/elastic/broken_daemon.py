@@ -1,8 +1,8 @@
-"""A daemon with a fault in its scaler, which the proof of elastic jobs must find.
+"""Run a daemon with a fault in its scaler, which the proof of elastic jobs must find.
 
     python -m tests.proof.elastic.broken_daemon hysteresis|objective
 
-The fault is made in this process alone: the product has no switch for it.
+The fault is injected into this process only: the product has no switch for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BREAKS = {
     "hysteresis": Rules(Objective.COMPLETION, horizon_s=None),
     "objective": Rules(Objective.THROUGHPUT),
 }
-"""Changes count as free; and what the jobs do matters instead of when they end."""
+"""Two faults: changes of size cost nothing, and throughput is maximised instead of completion time minimised."""
 
 
 def main(broken: str) -> int:

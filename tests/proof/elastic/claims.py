@@ -1,9 +1,9 @@
-"""The short form of `make bench BENCH=elastic`: the papers' claims by simulation, on the published sets of jobs.
+"""Check the papers' claims by simulation on the published sets of jobs: the short form of `make bench BENCH=elastic`.
 
     python -m tests.proof.elastic.claims [hysteresis|objective]
 
-Prints the figures as JSON. Completion times of the measured jobs are recomputed from the timelines by code that shares
-nothing with the simulator.
+Prints the figures as JSON. Code that shares nothing with the simulator recomputes the completion times of the measured
+jobs from the timelines.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.proof.elastic.broken_daemon import BREAKS
 from tests.unit.elastic.recomputed import DATA
 
 OVER_FIFO, OVER_THROUGHPUT, OVER_PAPER = 6.0, 2.0, 1.5
-"""How many times longer jobs take with FIFO, with the largest sum of T, and with the paper's baselines, at least."""
+"""Minimum factors by which jobs take longer with FIFO, with the largest sum of T, and with the paper's baselines."""
 OF_CHANGES = 0.4
-"""Our changes of size, as a part of those of the largest sum of T, which counts them as free, at most."""
+"""Maximum of our changes of size, as a fraction of those with the largest sum of T, which counts changes as free."""
 LEAST_COMPLETED = 0.95
-"""Jobs that ours completes in the time of the paper's setting, as a part of those of each baseline."""
+"""Minimum of the jobs that our policy completes in the paper's setting, as a fraction of those of each baseline."""
 MEASURED = (Policy.FIFO, Policy.THROUGHPUT, Policy.COMPLETION)
 FIFO, THROUGHPUT = Policy.FIFO.value, Policy.THROUGHPUT.value
 
@@ -50,11 +50,11 @@ class Claims:
     paper_mean_s: dict[str, float]
 
     def over(self, policy: str) -> float:
-        """Return how many times longer the measured jobs take with a policy: the geometric mean over the sets."""
+        """Return by what factor the measured jobs take longer with a policy: the geometric mean over the sets."""
         return geometric_mean(means[policy] / means[OURS] for means in self.mean_s.values())
 
     def troubles(self) -> Iterator[str]:
-        """Yield what is wrong, a sentence each."""
+        """Yield a sentence for each claim that does not hold."""
         for policy, least in ((FIFO, OVER_FIFO), (THROUGHPUT, OVER_THROUGHPUT)):
             if (over := self.over(policy)) < least:
                 yield f"simulation: with {policy}, jobs take {over:.2f} times as long, and not {least:g} times"

@@ -1,6 +1,6 @@
-"""Recomputes what a scaler should have decided, from the inputs that it recorded and by the rules of docs/elastic.md.
+"""Recompute what a scaler should have decided, from its recorded inputs and the rules in docs/elastic.md.
 
-Nothing of ffdl_batch is imported, so a policy that does not follow its documentation is found.
+Imports nothing from ffdl_batch, so that it finds a policy that does not follow its documentation.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 HORIZON_S = 600.0
-"""Until then at most, a gain counts against the cost of a restart."""
+"""Maximum time over which the gain of a change is compared with the cost of a restart."""
 ROUNDING = 1e-6
 Plain = Mapping[str, Any]
 
 
 def wrong_decisions(recorded: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield a sentence for each decision whose sizes have not the largest value. `recorded` are inputs and targets."""
+    """Yield a sentence for each decision that does not have the largest value. `recorded` has inputs and targets."""
     for number, (inputs, targets) in enumerate(recorded, 1):
         given, chosen = json.loads(inputs), json.loads(targets)
         jobs, gpus = given["jobs"], given["gpus"]
@@ -35,7 +35,8 @@ def wrong_decisions(recorded: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _weights(jobs: Sequence[Plain]) -> list[float]:
-    """Rank and tenant: sqrt(rank + 1), rank 1 for the job with the longest remaining time at its fastest size."""
+    """Return the weights of jobs, by tenant and rank: sqrt(rank + 1), where rank 1 has the longest remaining time at
+    its fastest size."""
     sums: defaultdict[str, float] = defaultdict(float)
     for job in jobs:
         sums[job["tenant"]] += job["weight"]
@@ -52,8 +53,8 @@ def _fastest(job: Plain) -> float:
 
 
 def _value(job: Plain, weight: float, gpus: int, batch: int) -> float:
-    """Return the value of a size: the speed as a fraction of the fastest, less the part of the time that a restart
-    takes, times the weight."""
+    """Return the value of a size: the speed as a fraction of the fastest, reduced by the fraction of the time that a
+    restart takes, times the weight."""
     if not gpus:
         return -math.inf if job["held"] and job["gpus"] else 0.0
     if (gpus, batch) == (job["gpus"], job["batch"]):
@@ -81,7 +82,7 @@ def _values(job: Plain, weight: float) -> dict[int, float]:
 
 
 def _best(values: Sequence[Mapping[int, float]], gpus: int) -> float:
-    """Return the largest sum, by trying all sums of GPUs."""
+    """Return the largest sum of values, by trying all sums of GPUs."""
     best = {0: 0.0}
     for of_job in values:
         longer: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""What the jobs of the proof left: their logs, Slurm's accounting and lists, the scaler's decisions. Reads only."""
+"""Read the evidence that the jobs of the proof left: logs, Slurm's accounting and listings, the scaler's decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.proof.elastic.jobs import Job
 Gpu = tuple[str, int]
 """A node, and the number of a GPU on it."""
 ACCOUNTING_S = 60.0
-"""How long the accounting may take to learn of the last ends."""
+"""How long the accounting may take to record the last ends."""
 _SACCT = ("sacct", "-X", "-D", "--noheader", "--parsable2", "--format=JobID,JobName,Start,End,AllocTRES")
 _SCONTROL = ("scontrol", "--details", "--oneliner", "show", "job")
 _PLACE = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
@@ -29,15 +29,15 @@ _NUMBERS = re.compile(r"\bgpu:[^(,]*\(IDX:([0-9,-]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One life of the first learner. Numbers are samples."""
+    """One start of the first learner, until its end."""
 
     attempt: int
     after: int
-    """It began after so many."""
+    """Number of samples after which it began."""
     saved: int
-    """Of its last checkpoint."""
+    """Number of samples in its last checkpoint."""
     saving: int
-    """Of the last checkpoint that it began."""
+    """Number of samples in the last checkpoint that it began to write."""
     gpus: int
     batch: int
 
@@ -57,7 +57,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What is left of a job."""
+    """The evidence about a job."""
 
     job: Job
     samples: int
@@ -87,13 +87,13 @@ class Course:
     trained: tuple[Trained, ...]
     outages: tuple[Outage, ...] = ()
     kills: int = 0
-    """Of the daemon."""
+    """Number of kills of the daemon."""
     decisions: tuple[tuple[str, str], ...] = ()
     """Inputs and targets of the scaler's decisions, as JSON."""
 
 
 class Places:
-    """Collects which GPUs Slurm gives to allocations. Slurm does not list those of jobs that have ended."""
+    """Collects which GPUs Slurm allocates. Slurm does not list the GPUs of jobs that have ended."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -123,7 +123,7 @@ def _places(line: str) -> Iterator[Gpu]:
 
 
 def expand(names: str) -> list[str]:
-    """Return the names of a host list with one bracket at most, such as n[1-2,4]."""
+    """Return the names in a host list with at most one bracket, such as n[1-2,4]."""
     prefix, _, ranges = names.partition("[")
     if not ranges:
         return names.split(",")
@@ -135,7 +135,7 @@ def expand(names: str) -> list[str]:
 
 
 def collect(desk: Desk, ids: Mapping[str, str], samples: Mapping[Job, int], places: Places) -> tuple[Trained, ...]:
-    """Return what is left of the jobs. `ids` are by name."""
+    """Return the evidence about the jobs. `ids` are by name."""
     listed = {one["id"]: one for one in desk.jobs()}
     allocations = _allocations(desk, places)
     return tuple(

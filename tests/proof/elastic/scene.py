@@ -1,4 +1,4 @@
-"""Runs the jobs of the proof on the real cluster, and kills the daemon and nodes meanwhile."""
+"""Run the jobs of the proof on the real cluster, and kill the daemon and nodes while they run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to run the jobs. Every third kill is one of a node."""
+    """How to run the jobs. Every third kill kills a node."""
 
     elastic: bool
     kills: int = 0
@@ -62,7 +62,7 @@ class Plan:
 
 
 def run_jobs(cluster: Cluster, plan: Plan, say: Say) -> Course:
-    """Submit the jobs at their times, wait until all have ended, and return what is left of them."""
+    """Submit the jobs at their times, wait until all have ended, and return the evidence."""
     kind = "elastic" if plan.elastic else "fixed"
     times = read()
     with Desk(cluster, USER, f"proof-{kind}", "cli", settings=SETTINGS, site=POOL if plan.elastic else "") as desk:
@@ -96,18 +96,18 @@ class _Run:
     plan: Plan
     say: Say
     ids: dict[str, str] = field(default_factory=dict)
-    """Of the jobs, by name."""
+    """Ids of the jobs, by name."""
     outages: list[Outage] = field(default_factory=list)
     killed: int = 0
     places: Places = field(init=False)
     _off: tuple[str, float] | None = None
-    """The node that has no power, or is not used by Slurm yet, and since when."""
+    """The node that has no power or is not yet used by Slurm again, and since when."""
 
     def __post_init__(self) -> None:
         self.places = Places(self.desk)
 
     def play(self) -> None:
-        """Submit and kill in time, until all jobs have ended. Raises ProofError if that takes too long."""
+        """Submit and kill as planned, until all jobs have ended. Raises ProofError if that takes too long."""
         began, coming, kills = time.monotonic(), list(JOBS), self.plan.moments()
         states: dict[str, str] = {}
         while coming or self._off or not states or any(state not in _ENDED for state in states.values()):
@@ -124,7 +124,7 @@ class _Run:
             time.sleep(LOOK_S)
 
     def mend(self) -> None:
-        """Give power to a node that has none."""
+        """Power on a node that is still off."""
         if self._off is not None and self.desk.cluster.factory.init_of(self._off[0]) is None:
             self.desk.cluster.power_on(self._off[0])
             self._declare(self._off[0], "RESUME")
@@ -147,19 +147,19 @@ class _Run:
             self.say(f"node {node} without power")
 
     def _busiest(self) -> str:
-        """Return the node with most running jobs."""
+        """Return the node with the most running jobs."""
         listed = self.desk.run("squeue", "--me", "--noheader", "--states=R", "--format=%N").stdout
         names = [node.name for node in COMPUTE_NODES]
         used = [node for line in listed.split() for node in expand(line)]
         return max(names, key=used.count)
 
     def _declare(self, node: str, state: str) -> None:
-        """Tell Slurm about a node, as a site's monitoring does. By itself, Slurm would notice after minutes, and a node
-        that is back so soon not at all."""
+        """Set the state of a node in Slurm, as a site's monitoring does. Slurm itself would notice a lost node only
+        after minutes, and would not notice one that returns this soon."""
         self.desk.cluster.scontrol("update", f"NodeName={node}", f"State={state}", "Reason=power")
 
     def _power(self) -> None:
-        """Give power to a node that was off long enough, and note when Slurm uses it again."""
+        """Power on a node that was off long enough, and record when Slurm uses it again."""
         if self._off is None:
             return
         node, since = self._off

@@ -17,14 +17,14 @@ ROUND_S = 30.0
 """A scheduling round: the interval of the scaler, a halt with a checkpoint, and Slurm's next cycle. No GPU may be idle
 for longer while a job waits, and no change of size may keep a job without GPUs for longer."""
 RATIO = 0.9
-"""The largest mean completion time of elastic jobs, as a part of that of the same jobs with fixed sizes."""
+"""Maximum mean completion time of elastic jobs, as a fraction of that of the same jobs with fixed sizes."""
 SEEN_S = 5.0
-"""Slurm lists the GPUs of every allocation that lasts so long."""
+"""The proof must have seen the GPUs of every allocation that lasts at least this long."""
 ALL_GPUS: tuple[Gpu, ...] = tuple((node.name, number) for node in COMPUTE_NODES for number in range(NODE_GPUS))
 
 
 def troubles(fixed: Course | None, elastic: Course) -> Iterator[str]:
-    """Yield what is wrong, a sentence each. `fixed` None = the jobs were not run with fixed sizes."""
+    """Yield a sentence for each fault. `fixed` None = the jobs were not run with fixed sizes."""
     for one in (*(() if fixed is None else fixed.trained), *elastic.trained):
         yield from _of_training(one)
     if fixed is not None:
@@ -78,8 +78,8 @@ def _in_order(one: Trained) -> list[Allocation]:
 
 
 def changes(one: Trained, outages: Sequence[Outage] = ()) -> list[float]:
-    """Return for how long each change of size kept the job without GPUs, in seconds. Changes after an outage do not
-    count, and neither do those with which the scaler let the job wait."""
+    """Return how many seconds the job had no GPUs during each change of size. Changes after an outage do not count, nor
+    do those after which the scaler let the job wait."""
     return [
         later.start - earlier.end
         for earlier, later in pairwise(_in_order(one))
@@ -90,7 +90,7 @@ def changes(one: Trained, outages: Sequence[Outage] = ()) -> list[float]:
 def longest_idle(course: Course) -> float:
     """Return the longest time in seconds for which one GPU was free while a job waited, until a node lost its power.
 
-    From then on, the pool has fewer GPUs than it is configured to have, and jobs avoid the node that failed them.
+    From then on, the pool has fewer GPUs than configured, and jobs avoid the failed node.
     """
     trained, longest = course.trained, 0.0
     known = {moment for one in trained for moment in _moments(one)} | {one.begin for one in course.outages}
@@ -118,8 +118,8 @@ def _moments(one: Trained) -> Iterator[float]:
 
 
 def _waits(one: Trained, moment: float) -> bool:
-    """Whether the job waits for GPUs: it never had any, the scaler took them away, or a change of its size takes longer
-    than a round. During a change, its own next GPUs are not idle in vain."""
+    """Return whether the job waits for GPUs: it never had any, the scaler took them away, or a change of its size takes
+    longer than a round. During a change, the GPUs that it will get next may be idle."""
     ordered = _in_order(one)
     earlier = [each for each in ordered if each.start <= moment]
     if moment < one.submitted or moment >= one.ended or any(moment < each.end for each in earlier):
@@ -149,7 +149,7 @@ def job_lines(fixed: Course | None, elastic: Course) -> Iterator[str]:
 
 
 def line(fixed: Course | None, elastic: Course) -> str:
-    """Return what came of all jobs."""
+    """Return the summary of all jobs."""
     gaps = [gap for one in elastic.trained for gap in changes(one, elastic.outages)]
     means, idle = (
         " and ".join(

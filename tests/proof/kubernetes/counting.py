@@ -1,10 +1,10 @@
-"""The learner of the proof's elastic jobs: it counts samples at any size, and its checkpoint is the count.
+"""Learner of the proof's elastic jobs: counts samples with any number of learners. Its checkpoint is the count.
 
     python3 counting.py SAMPLES STEP_S [stay]
 
 The first learner takes STEP_S for each step, has all others take part in it, saves, and reports its speed. Its log is
-the evidence: it shows where a session begins, and each checkpoint. With `stay` it continues without learners that have
-left. Standard library alone.
+the evidence: it shows where each session begins, and each checkpoint. With `stay`, it continues without learners that
+have left. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ def count_up(samples: int, step_s: float, peers: list[socket.socket], *, stays: 
 
 
 def takes_part(peer: socket.socket, *, stays: bool) -> bool:
-    """Begin a step with another learner, and return whether it has not left. Raises OSError if it has, unless `stays`
-    is set."""
+    """Begin a step with another learner. Return False if that learner has left; without `stays`, raise OSError then."""
     try:
         peer.sendall(STEP)
     except OSError:

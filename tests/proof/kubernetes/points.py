@@ -174,7 +174,7 @@ def elastic_jobs(desk: Desk) -> str:
 
 
 def in_place(desk: Desk) -> str:
-    """The scaler lets learners leave a job that runs."""
+    """The scaler lets learners leave a running job."""
     need_store(desk)
     return shrink_in_place(desk)
 

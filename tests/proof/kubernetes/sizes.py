@@ -1,6 +1,6 @@
-"""The points about elastic jobs: some share a pool, and the scaler changes their sizes.
+"""The points about elastic jobs: jobs share a pool, and the scaler changes their sizes.
 
-A learner without GPUs counts as one of the pool, so the cluster needs none. Checkpoints are in the proof's store.
+A learner without GPUs counts as one GPU of the pool, so the cluster needs none. Checkpoints are in the proof's store.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tests.proof.kubernetes.room import await_
 from tests.proof.kubernetes.values import Failed
 
 SAMPLES = (12_000, 9_000, 6_000)
-"""Of each job. One learner counts 40 a second."""
+"""Samples of each job. One learner counts 40 per second."""
 IN_PLACE = (15_000, 6000)
-"""Of the job that shrinks in place, and of the one that comes."""
+"""Samples of the job that shrinks in place, and of the job that arrives later."""
 BATCH = 8
-"""Of each learner."""
+"""Batch of each learner."""
 ELASTIC = (
     f"pool: proof, max_learners: {POOL_GPUS}, batch: {{min: {BATCH}, max: {BATCH * POOL_GPUS}, per_gpu_max: {BATCH}%s}}"
 )
@@ -28,7 +28,7 @@ GROWS = f", elastic: {{{ELASTIC % ''}}}"
 SHRINKS = f", elastic: {{{ELASTIC % f', start: {BATCH * POOL_GPUS}'}, in_place: true}}"
 """Each learner has the largest batch, so that half of them still have a permitted one together."""
 LONGEST = 6
-"""So many times the patience, the jobs may take altogether."""
+"""Maximum duration of all jobs together, as a multiple of the patience."""
 
 
 def share_a_pool(desk: Desk) -> str:
@@ -46,13 +46,13 @@ def share_a_pool(desk: Desk) -> str:
     replayed = desk.site.run("scaler", "replay", "proof").strip()
     if "none differs" not in replayed:
         raise Failed(replayed)
-    told = ", ".join("-".join(map(str, one)) for one in sizes)
-    return f"learners of the {len(jobs)} jobs over time: {told}; {replayed}"
+    shown = ", ".join("-".join(map(str, one)) for one in sizes)
+    return f"learners of the {len(jobs)} jobs over time: {shown}; {replayed}"
 
 
 def shrink_in_place(desk: Desk) -> str:
-    """A job with the whole pool gives learners back for another one. Its attempt continues, and its Job has fewer
-    pods."""
+    """Learners leave a job that has the whole pool, to make room for another job. Its attempt continues, and its Job
+    has fewer pods."""
     samples, other_samples = IN_PLACE
     command = f"exec python3 counting.py {samples} 0.2 stay"
     first = desk.submit(desk.manifest(command, learners=POOL_GPUS, cpus=0.05, more=SHRINKS, with_store=True))
@@ -77,8 +77,8 @@ def shrink_in_place(desk: Desk) -> str:
 
 
 def _sizes(desk: Desk, job_id: str, samples: int) -> list[int]:
-    """Return the sizes of the job's attempts. Raises Failed if training was lost or done twice, or pods were not as
-    many."""
+    """Return the sizes of the job's attempts. Raises Failed if training was lost or done twice, or if the number of
+    pods was wrong."""
     job = desk.await_state(job_id, "COMPLETED")
     saved = 0
     for attempt in job["attempts"]:

@@ -1,4 +1,4 @@
-"""`ffdl bench share` against a daemon that is played: what it submits, prints and ends."""
+"""`ffdl bench share` against a fake daemon: what it submits, prints and cancels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two jobs on shares of a GPU come to, and how much of a GPU a MIG device is."""
+"""The comparison of two jobs on shares of a GPU, and the fraction of a GPU that a MIG device is."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def first_shrinks_for_second(bench: Bench) -> tuple[Job, Job]:
 
 
 def last_inputs(bench: Bench) -> Any:
-    """What the last decision was made from."""
+    """The inputs of the last decision."""
     *_, last = bench.site.platform.storage.store.elastic.decisions("default")
     return json.loads(last.inputs)
 
@@ -470,7 +470,7 @@ def test_size_that_cannot_be_planned_is_not_asked_for_again(bench: Bench, monkey
 def test_size_that_leaves_unusable_gpus_on_its_nodes_is_not_chosen(
     site: Site, monkeypatch: pytest.MonkeyPatch, on_node: int, gpus: int, learners: int
 ) -> None:
-    """Of a node with four GPUs, a job with three leaves one; two jobs with two fit."""
+    """On a node with four GPUs, a job with three leaves one unused; two jobs with two fit."""
     bench = Bench(site, replace(POOL, gpus=gpus))
     first = bench.arrive("first", learners=2)
     bench.report(first, 100.0, remaining=1e7)

@@ -1,4 +1,4 @@
-"""What the scaler does when something fails, is removed or waits beside it."""
+"""What the scaler does when something fails or is removed, and with jobs that wait for other reasons."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_pool_keeps_no_gpus_for_job_that_its_owner_lets_the_scheduler_hold(bench
     assert any(bench.halts(held, other)), "8 learners do not fit into 4 GPUs"
 
 
-# ------------------------------------------------------------------------------- changes that nobody would finish
+# --------------------------------------------------------------------------------------- unfinished changes of size
 
 
 @pytest.mark.parametrize("learners", [0, 2])
@@ -158,7 +158,7 @@ def test_gpu_hours_of_attempts_that_the_scaler_ended_count(bench: Bench) -> None
     assert bench.site.job(first.id).spent == Spent(gpu_seconds=120.0, resizes=1)
 
 
-# ---------------------------------------------------------------------------------------------- decisions and acts
+# ------------------------------------------------------------------------------------------- decisions and changes
 
 
 def test_refused_size_is_tried_again_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

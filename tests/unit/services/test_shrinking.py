@@ -1,4 +1,4 @@
-"""Changes of size in place: what the scaler asks controllers and scheduler for, and what survives a crash."""
+"""Changes of size in place: what the scaler requests from controllers and scheduler, and how it survives a crash."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Nodes(Bench):
         super().start(job)
 
     def leave(self, job: Job, *learners: int) -> None:
-        """The controllers of these learners see that their nodes are given back."""
+        """The controllers of these learners see that their nodes are to be released."""
         head = self.site.head(job)
         for learner in learners:
             source = f"node-{learner - 1}"
@@ -77,7 +77,7 @@ def bench(site: Site) -> Nodes:
 
 
 def first_shrinks(bench: Nodes) -> tuple[Job, Job]:
-    """The first job has all nodes, and learners leave it, because a second one has come."""
+    """The first job has all nodes. Learners leave it, because a second job has arrived."""
     first = bench.arrive("first")
     bench.report(first, 100.0, remaining=360_000.0)
     second = bench.accept("second")
@@ -269,7 +269,7 @@ def test_reports_belong_to_the_size_that_the_attempt_had_when_they_were_made(ben
     first, _ = first_shrinks(bench)
     size = bench.size(first)
     bench.site.clock.tick(1)
-    bench.report(first, 90.0)  # while learners leave: of no size
+    bench.report(first, 90.0)  # while learners leave: belongs to no size
     bench.leave(first, 3, 4)
     bench.turn(tick_s=2)
     bench.site.clock.tick(20)
