@@ -108,12 +108,7 @@ def is_all_stored(events: Sequence[Event], learners: int) -> bool:
         elif event.kind is EventKind.LEARNER_ENDED and _is_own_end(event) and event.fields.get("exit_code") == 0:
             done.add(learner)
     done |= released_learners(events)
-    return len(done & stored_learners(events)) >= begun_with(events, learners)
-
-
-def begun_with(events: Sequence[Event], learners: int) -> int:
-    """Return how many learners the attempt started with, if it has `learners` now. The highest numbers leave first."""
-    return max(learners, max(released_learners(events), default=0))
+    return set(range(1, learners + 1)) <= done & stored_learners(events)
 
 
 def is_training_over(events: Sequence[Event], unreported: Mapping[int, int], learners: int) -> bool:
@@ -142,7 +137,7 @@ def is_training_over(events: Sequence[Event], unreported: Mapping[int, int], lea
     own = {learner: event for learner, event in ends.items() if _is_own_end(event)}
     done = {learner for learner, event in own.items() if event.fields.get("exit_code") == 0}
     done |= {learner for learner, status in unreported.items() if status == 0} | _services(events) | released
-    if len(done) >= begun_with(events, learners):
+    if set(range(1, learners + 1)) <= done:
         return True
     are_all_known = started <= {*ends, *unreported}
     return is_storing and are_all_known and any(_is_own_failure(event) for event in own.values())
@@ -194,7 +189,6 @@ def _last_end_at(events: Sequence[Event], learners: int) -> float | None:
     Return 0 if the end of the only learner is not known.
     """
     ends: dict[object, float | None] = {}
-    learners = begun_with(events, learners)
     for event in events:
         if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
             ends[event.fields.get("learner_id")] = None

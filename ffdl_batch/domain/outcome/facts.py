@@ -39,7 +39,7 @@ class AttemptFacts:
     attempt: int = 1
     """The number of the attempt."""
     learners: int = 1
-    """The number of learners of the job."""
+    """The number of learners that the attempt started with. Some may have left since."""
     requeues: int = 0
     """How often the history already records that the scheduler started this attempt again."""
 

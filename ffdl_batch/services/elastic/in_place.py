@@ -11,7 +11,7 @@ from ffdl_batch.attempt.learner_endings import has_ended
 from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import RequestedAction
-from ffdl_batch.domain.outcome.controller_events import EventKind, node_source
+from ffdl_batch.domain.outcome.controller_events import EventKind, node_source, released_learners
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import ShrinksJobs
@@ -88,15 +88,19 @@ class InPlaceChanges:
 
 
 def _nodes_left(changes: SizeChanges, job: Job, learners: int) -> tuple[str, ...] | None:
-    """Return the names of the nodes that stay, in their order; None while a controller of another node runs, or if a
-    name is not known. Raises OSError."""
+    """Return the names of the nodes that stay, in their order.
+
+    Return None while a controller of another node runs, if one of its learners ended without leaving, or if a name is
+    not known. Raises OSError.
+    """
     attempt = changes.storage.root.job(job.id).attempt(job.attempt)
     launch = read_launch(attempt)
     if launch is None:
         return None
     events, stays = read_events(attempt), launch.seat_of(learners).node + 1
     by_node = [[event for event in events if event.source == node_source(rank)] for rank in range(launch.nodes)]
-    if not all(has_ended(of_it) for of_it in by_node[stays:]):
+    has_left = set(range(learners + 1, launch.learners + 1)) <= released_learners(events)
+    if not has_left or not all(has_ended(of_it) for of_it in by_node[stays:]):
         return None
     names = [[event.node for event in of_it if event.kind is EventKind.STARTED] for of_it in by_node[:stays]]
     return tuple(of_it[-1] for of_it in names) if all(names) else None

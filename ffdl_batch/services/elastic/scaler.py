@@ -237,8 +237,9 @@ class Scaler:
             return False
         changes = self._changes(name)
         if not waits and (batch := self._in_place.batch_with(changes, job, learners)) is not None:
-            self._shrinks = changes.shrink(job, one.size, learners, batch) or self._shrinks
-            return True
+            is_shrinking = changes.shrink(job, one.size, learners, batch)
+            self._shrinks = is_shrinking or self._shrinks
+            return is_shrinking
         try:
             possible = not learners or self._can_plan(job, learners, target.batch)
         except SchedulerUnreachable as error:

@@ -114,7 +114,7 @@ class Judge:
             job.requested_action,
             self._storage.clock.now(),
             attempt=job.attempt,
-            learners=job.effective_spec.resources.learners,
+            learners=self._begun_with(job),
             is_lost=memory.lost,
         )
         facts = add_files(attempt, facts)
@@ -144,6 +144,15 @@ class Judge:
         change = self._change(job, memory, facts, verdict)
         change = self._with_learner_events(job, memory, facts, change)
         return Judged(job, change, verdict) if change is not None else None
+
+    def _begun_with(self, job: Job) -> int:
+        """Return how many learners the current attempt started with. Only a job that shrinks in place may have fewer
+        now."""
+        elastic, learners = job.spec.batch.elasticity, job.effective_spec.resources.learners
+        if elastic is None or not elastic.in_place:
+            return learners
+        attempts = self._storage.store.attempts(job.id)
+        return next((one.learners for one in attempts if one.number == job.attempt and one.learners), learners)
 
     def _change(self, job: Job, memory: Memory, facts: AttemptFacts, verdict: Verdict) -> Change | None:
         """Return the change that follows from the verdict, after doing what must precede it."""

@@ -9,7 +9,7 @@ from ffdl_batch.attempt.layout import AttemptDir, JobDir, Root
 from ffdl_batch.attempt.learner_endings import released_at
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.learner_layout import count_gpus
-from ffdl_batch.domain.outcome.attempt_reports import begun_with, latest_run, stored_learners
+from ffdl_batch.domain.outcome.attempt_reports import latest_run, stored_learners
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, released_learners
 from ffdl_batch.domain.outcome.facts import AttemptFacts
@@ -133,7 +133,7 @@ def _is_unstored(facts: AttemptFacts) -> bool:
         return False
     if facts.valid_record is not None:
         return not facts.valid_record.stored
-    return len(stored_learners(facts.events)) < begun_with(facts.events, facts.learners)
+    return not set(range(1, facts.learners + 1)) <= stored_learners(facts.events)
 
 
 def _unfit_before(directory: JobDir, job: Job) -> tuple[str, ...]:

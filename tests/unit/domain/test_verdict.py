@@ -478,19 +478,29 @@ DONE_ALONE = Event(2, 30.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1,
 STORED_ALONE = Event(3, 31.0, "node-0", EventKind.STORED, {"learner_id": 1})
 
 
-@pytest.mark.parametrize("learners", [1, 3])
-def test_verdict_lets_job_train_after_all_but_one_learner_have_left(learners: int) -> None:
-    """Also before the daemon has written the new number of learners."""
-    trains = facts(JobState.QUEUED, seen(Phase.RUNNING), left_alone(), learners=learners)
+def test_verdict_lets_job_train_after_all_but_one_learner_have_left() -> None:
+    trains = facts(JobState.QUEUED, seen(Phase.RUNNING), left_alone(), learners=3)
     assert [state for state, _ in judge(trains).steps] == [JobState.PROCESSING]
     lost = replace(trains, observation=seen(Phase.ENDED, EndCause.NODE_FAIL))
     assert judge(lost).kind is VerdictKind.ENDED and judge(lost).error_code == "S110"
 
 
-@pytest.mark.parametrize("learners", [1, 3])
 @pytest.mark.parametrize(("end", "kind"), [(STORED_ALONE, VerdictKind.ENDED), (None, VerdictKind.UPLOAD_PENDING)])
-def test_verdict_counts_learners_that_left_as_done(end: Event | None, kind: VerdictKind, learners: int) -> None:
+def test_verdict_counts_learners_that_left_as_done(end: Event | None, kind: VerdictKind) -> None:
     events = left_alone(DONE_ALONE, *([end] if end else []))
-    verdict = judge(facts(JobState.PROCESSING, ENDED_WELL, events, learners=learners))
+    verdict = judge(facts(JobState.PROCESSING, ENDED_WELL, events, learners=3))
     assert verdict.kind is kind
     assert verdict.steps[-1][0] is (JobState.COMPLETED if end else JobState.STORING)
+
+
+@pytest.mark.parametrize("learners", [1, 3])
+def test_verdict_fails_job_whose_first_learner_never_ended_although_others_are_done(learners: int) -> None:
+    """They exited by themselves, so they have not left."""
+    events = [
+        Event(seq, 20.0 + seq, f"node-{number - 1}", kind, {"learner_id": number, "exit_code": 0})
+        for number in (1, 2, 3)
+        for seq, kind in enumerate((EventKind.LEARNER_STARTED, EventKind.LEARNER_ENDED, EventKind.STORED), start=1)
+        if number > 1 or kind is EventKind.LEARNER_STARTED
+    ]
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.NODE_FAIL), events, learners=learners))
+    assert (verdict.kind, verdict.error_code) == (VerdictKind.ENDED, "S110")

@@ -205,7 +205,7 @@ def test_attempt_that_is_lost_while_it_shrinks_is_followed_by_one_with_a_size_of
     bench.turn(tick_s=61)
     assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
     assert bench.site.job(first.id).attempt == 2
-    assert sum(bench.learners(first, second)) <= 4
+    assert bench.learners(first, second) == [2, 2]
 
 
 def test_interrupted_attempt_after_change_in_place_is_followed_by_one_with_the_new_size(bench: Nodes) -> None:
@@ -217,6 +217,48 @@ def test_interrupted_attempt_after_change_in_place_is_followed_by_one_with_the_n
     bench.turn(tick_s=SETTLE_S + 61)
     assert bench.site.job(first.id).attempt == 2
     assert bench.learners(first) == [2]
+
+
+def test_job_that_changes_before_it_shrinks_frees_no_gpus(bench: Nodes) -> None:
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    second = bench.accept("second")
+    platform = bench.site.platform
+
+    def halt(reached: str) -> None:
+        if reached == "decided":
+            halt_job(platform.storage, platform.adapters, bench.site.caller, first.id)
+
+    bench.restart(halt)
+    bench.turn(tick_s=2)
+    assert (bench.site.job(second.id).state, bench.size(second)) == (JobState.PENDING, None)
+
+
+def test_nodes_of_learners_that_ended_by_themselves_are_not_given_back(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    head = bench.site.head(first)
+    for learner in (3, 4):
+        head.says(f"node-{learner - 1}", EventKind.LEARNER_ENDED, learner_id=learner, exit_code=0)
+        head.says(f"node-{learner - 1}", EventKind.STORED, learner_id=learner)
+        head.says(f"node-{learner - 1}", EventKind.ENDED)
+    bench.turn(tick_s=2)
+    assert (bench.site.scheduler.shrunk, bench.learners(first)) == ([], [4])
+
+
+@pytest.mark.parametrize(("ended", "state"), [((1, 2), JobState.COMPLETED), ((2,), JobState.QUEUED)])
+def test_shrunk_job_whose_controllers_die_is_complete_only_if_the_staying_learners_are_done(
+    bench: Nodes, ended: tuple[int, ...], state: JobState
+) -> None:
+    first, _ = first_shrinks(bench)
+    bench.leave(first, 3, 4)
+    bench.turn(tick_s=2)
+    head = bench.site.head(first)
+    for learner in ended:
+        head.says(f"node-{learner - 1}", EventKind.LEARNER_ENDED, learner_id=learner, exit_code=0)
+        head.says(f"node-{learner - 1}", EventKind.STORED, learner_id=learner)
+    end(bench.site, bench.site.job(first.id), EndCause.NODE_FAIL)
+    bench.turn(tick_s=SETTLE_S + 61)
+    assert bench.site.job(first.id).state is state
 
 
 @pytest.mark.parametrize(
