@@ -40,8 +40,8 @@ class Claim:
     account_is_checked: bool = True
     """Whether the scheduler checks that the user may use the account. Else an account of no tenant counts as none."""
     continues: bool = False
-    """Whether a scaler has changed the size of the job. The hub counts the new size, and neither delays nor refuses the
-    job."""
+    """Whether a scaler has changed the size of the job. If the hub has admitted the job, it counts the new size, and
+    neither delays nor refuses the job."""
 
 
 @dataclass(frozen=True, slots=True)

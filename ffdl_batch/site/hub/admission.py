@@ -153,14 +153,13 @@ class _Decision:
         self.answers: dict[str, Answer] = {}
 
     def consider(self, claim: Claim, *, is_known: bool) -> None:
-        """Answer by memberships, levers and quotas. A job that was admitted before only waits for its turn."""
+        """Answer by memberships, levers and quotas. A job that was admitted before only waits for its turn,
+        or continues. If an unknown job claims to continue, it is new."""
         found = _tenant_of(claim, self._asker, self._tenants)
-        if claim.continues:
+        if is_known and claim.continues:
             self.answers[claim.job] = GO
-            if is_known or self._room <= 0:
-                return
-            tenant = None if isinstance(found, Answer) else found
-        elif is_known:
+            return
+        if is_known:
             tenant = None if isinstance(found, Answer) else found
         elif isinstance(found, Answer):
             self.answers[claim.job] = found
@@ -180,9 +179,7 @@ class _Decision:
     def groups(self) -> list[tuple[str, float, list[str]]]:
         """Return the groups of the admitted jobs: the name, the weight, and the jobs in order."""
         found: dict[str, tuple[str, float, list[str]]] = {}
-        for job, (claim, tenant) in self._admitted.items():
-            if claim.continues:
-                continue
+        for job, (_, tenant) in self._admitted.items():
             name = f"tenant {tenant.name}" if tenant is not None else f"user {self._asker.uid}"
             found.setdefault(name, (name, tenant.weight if tenant is not None else 1.0, []))[2].append(job)
         return list(found.values())

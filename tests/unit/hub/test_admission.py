@@ -269,8 +269,14 @@ def test_job_that_a_scaler_has_grown_is_counted_and_neither_waits_nor_is_refused
     assert refused.startswith("refuse: gpus: 8 exceeds the quota"), "its owner has resumed it"
 
 
-def test_job_that_continues_is_counted_even_if_the_hub_has_forgotten_it(store: HubStore) -> None:
+def test_unknown_job_that_claims_to_continue_is_a_new_one(store: HubStore) -> None:
     limit(store, "gpus", 4)
-    assert ask(store, BOB, Claim("a", "vis", gpus=8, hours=1, continues=True)) == ["go"]
-    assert store.admission.uses()["vision"].whole["gpus"] == 8
-    assert store.admission.live(BOB) == ["a"]
+    (refused,) = ask(store, BOB, Claim("a", "vis", gpus=8, hours=1, continues=True))
+    assert refused.startswith("refuse: gpus: 8 exceeds the quota of tenant vision (4)")
+    (foreign,) = ask(store, EVE, Claim("b", "sp", hours=1, continues=True))
+    assert foreign.startswith("refuse: account 'sp' belongs to tenant 'speech'")
+    assert ask(store, BOB, Claim("c", "vis", gpus=4, hours=1, continues=True)) == ["go"]
+    assert store.admission.live(BOB) == ["c"]
+    store.tenants.stop(LeverKind.SITE, "", "ops", "power failure")
+    (waits,) = ask(store, BOB, Claim("d", "vis", continues=True))
+    assert waits == "wait: ops has stopped all submissions: power failure"
