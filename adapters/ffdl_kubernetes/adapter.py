@@ -367,8 +367,8 @@ class KubernetesScheduler(
     def _bring_changed_control(self, token: str) -> None:
         found = status_of(self._attempt(token).control)
         if found is not None and self._brought.get(token) != found.st_mtime_ns:
-            self._brought[token] = found.st_mtime_ns
             self._bring_control(token)
+            self._brought[token] = found.st_mtime_ns  # only now: if it fails, the next observation repeats it
 
     def _bring_control(self, token: str) -> None:
         if self._watcher.job(token) is None:

@@ -106,6 +106,22 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.scheduler.close()
 
 
+def test_changed_requests_are_brought_again_after_a_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    control, brought = Path(world.scheduler._attempt(TOKEN).control), list[str]()
+    control.write_text("{}")
+
+    def fail(_token: str) -> None:
+        raise OSError("stale file handle")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="stale"):
+        patched.setattr(world.scheduler, "_bring_control", fail)
+        world.scheduler._bring_changed_control(TOKEN)
+    monkeypatch.setattr(world.scheduler, "_bring_control", brought.append)
+    for _ in range(2):
+        world.scheduler._bring_changed_control(TOKEN)
+    assert brought == [TOKEN]
+
+
 def test_kubernetes_job_end_waits_for_unseen_pod_and_its_log(world: World) -> None:
     world.ends(ended_job(succeeded=1))
     assert world.seen() == WAITS
