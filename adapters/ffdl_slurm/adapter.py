@@ -58,7 +58,7 @@ from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.submission_files import recover_reply
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.native_array import job_arguments, plan_array
-from ffdl_slurm.observing.accounted_runs import has_shares, runs_of, uses_of
+from ffdl_slurm.observing.accounted_runs import has_shares, runs_of, uncounted, uses_of
 from ffdl_slurm.observing.parsers import JobRecord
 from ffdl_slurm.observing.record_lookup import Listing, TaskTables, dropped_tasks, pick
 from ffdl_slurm.observing.shared_rows import read_shared
@@ -272,7 +272,15 @@ class SlurmScheduler(Outlooks):
         records = self._gateway.account_for_all_users(since, until)
         if records is None:
             return None
-        return uses_of(records, self._shares_per_gpu(one.tres_s for one in records))
+        per_gpu = self._shares_per_gpu(one.tres_s for one in records)
+        for name in uncounted((one.tres_s for one in records), per_gpu):
+            log.warning(
+                "the GPU-hours of jobs that used %s are not counted, because the nodes do not all have the same number "
+                "of %s for each GPU; set the same Count for each GPU in gres.conf",
+                name,
+                name,
+            )
+        return uses_of(records, per_gpu)
 
     def _shares_per_gpu(self, resources: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
         """Return :func:`shares_per_gpu` of all nodes. Nodes are listed only if `resources` contain shares."""

@@ -17,7 +17,7 @@ QUEUE_FIELDS = (
 )  # fmt: skip
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "Reason", "JobName")
 RUN_FIELDS = ("JobID", "State", "ElapsedRaw", "AllocTRES", "JobName")
-USE_FIELDS = ("User", "Account", "ElapsedRaw", "AllocTRES")
+USE_FIELDS = ("User", "Account", "ElapsedRaw", "AllocTRES", "JobIDRaw", "State")
 SITE_FIELDS = ("%P", "%l", "%c", "%m", "%G", "%f", "%N")
 SEPARATOR = "|"
 # sacct takes its ids in one argument, and Linux limits an argument to 128 KiB.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ffdl_batch.domain.backend_facts import AccountedRun, AccountedUse
 from ffdl_batch.domain.job.job import Token
@@ -114,25 +114,32 @@ def _unread(native: NativeId, name: str, why: str) -> RunRecord:
 
 
 def parse_uses(text: str) -> list[UseRecord]:
-    """Parse the output of :func:`ffdl_slurm.commands.sacct_uses_argv`; add up the jobs of each user and account. Raises
-    Garbled."""
-    jobs = Counter[tuple[str, str]]()
+    """Parse the output of :func:`ffdl_slurm.commands.sacct_uses_argv`; add up the jobs of each user and account.
+
+    The records of a job that was resized count as one job. Raises Garbled.
+    """
+    runs: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    resized: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     seconds: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for line in read_lines(text, len(USE_FIELDS), "sacct", ("User", "Account")):
         fields = line.split(SEPARATOR)
         if len(fields) != len(USE_FIELDS) or not fields[2].isdecimal() or len(fields[2]) > _DIGITS_MOST:
             raise Garbled(f"sacct printed {begin(line)!r} among its rows")
-        user, account, elapsed, tres = fields
+        user, account, elapsed, tres, job, state = fields
         if not tres:
             continue  # it has not started
-        jobs[user, account] += 1
+        if state == RESIZED:
+            resized[user, account].add(job)
+        else:
+            runs[user, account][job] += 1
         for name, amount in _without_doubles(parse_tres(tres)).items():
             seconds[user, account][name] += float(elapsed) * amount
+    jobs = {key: runs[key].total() + len(resized[key] - runs[key].keys()) for key in runs.keys() | resized.keys()}
     return [UseRecord(*key, jobs[key], seconds[key]) for key in sorted(jobs)]
 
 
 def uses_of(records: Sequence[UseRecord], per_gpu: Mapping[str, float]) -> list[AccountedUse]:
-    """Return the GPUs and CPUs that users held. Shares of an unknown size are not counted."""
+    """Return the GPUs and CPUs that users held. Shares of an unknown size (see :func:`uncounted`) are not counted."""
     return [
         AccountedUse(
             one.user,
@@ -143,6 +150,12 @@ def uses_of(records: Sequence[UseRecord], per_gpu: Mapping[str, float]) -> list[
         )
         for one in records
     ]
+
+
+def uncounted(resources: Iterable[Mapping[str, float]], per_gpu: Mapping[str, float]) -> list[str]:
+    """Return the names of resources that are shares of an unknown size."""
+    kinds = {name.partition(":")[0] for one in resources for name in one}
+    return sorted(_SHARES[kind] for kind in kinds & _SHARES.keys() if not per_gpu.get(_SHARES[kind]))
 
 
 def parse_tres(text: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import AccountingUnreachable, NotNow, SchedulerUnreachable
 from ffdl_slurm.commands import sacct_runs_argv, sacct_uses_argv
 from ffdl_slurm.gateways.accounting_circuit import LONGEST_PAUSE_S, WANTED_S, Accounting
-from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, parse_uses, runs_of, uses_of
+from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, parse_uses, runs_of, uncounted, uses_of
 from ffdl_slurm.observing.parsers import Garbled
 
 
@@ -213,11 +213,17 @@ def test_sacct_run_parser_rejects_output_without_header_or_readable_row(text: st
         parse_runs(text)
 
 
-USE_HEADER = "User|Account|ElapsedRaw|AllocTRES\n"
+USE_HEADER = "User|Account|ElapsedRaw|AllocTRES|JobIDRaw|State\n"
+
+
+def use_rows(*rows: str) -> str:
+    """Rows of jobs that have ended, each with an id of its own."""
+    return "".join(f"{row}|{number}|COMPLETED\n" for number, row in enumerate(rows, start=1))
 
 
 def test_sacct_use_parser_adds_up_started_jobs_of_each_user_and_account() -> None:
-    text = f"ada|vis|100|{GPU2}\nbob|vis|7|cpu=1\nada|vis|50|cpu=2,gres/gpu:a=1\nada|sp|3|{GPU2}\nada|vis|0|\n"
+    text = use_rows(f"ada|vis|100|{GPU2}", "bob|vis|7|cpu=1", "ada|vis|50|cpu=2,gres/gpu:a=1", f"ada|sp|3|{GPU2}")
+    text += "ada|vis|0||9|PENDING\n"
     assert uses_of(parse_uses(USE_HEADER + text), {}) == [
         AccountedUse("ada", "sp", 1, 6.0, 12.0),
         AccountedUse("ada", "vis", 2, 250.0, 500.0),
@@ -227,16 +233,17 @@ def test_sacct_use_parser_adds_up_started_jobs_of_each_user_and_account() -> Non
 
 
 def test_sacct_uses_count_shares_as_parts_of_a_gpu() -> None:
-    text = f"ada|vis|100|{GPU2}\nada|vis|100|cpu=1,gres/shard=1\nbob|vis|100|cpu=1,gres/mps=1\n"
+    text = use_rows(f"ada|vis|100|{GPU2}", "ada|vis|100|cpu=1,gres/shard=1", "bob|vis|100|cpu=1,gres/mps=1")
     records = parse_uses(USE_HEADER + text)
+    assert uncounted([one.tres_s for one in records], PER_GPU) == ["mps"]
     assert [one.gpu_s for one in uses_of(records, PER_GPU)] == [225.0, 0.0]
     assert [one.gpu_s for one in uses_of(records, {"mps": 100.0})] == [200.0, 1.0]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", f"ada|vis|5|{GPU2}\n", f"{USE_HEADER}ada|vis|soon|{GPU2}\n", f"{USE_HEADER}ada|vis|5\n",
-     f"{USE_HEADER}ada|vis|5|{GPU2}|more\n", f"{USE_HEADER}ada|vis|5|{GPU2}"],
+    ["", f"ada|vis|5|{GPU2}|1|RUNNING\n", f"{USE_HEADER}ada|vis|soon|{GPU2}|1|RUNNING\n", f"{USE_HEADER}ada|vis|5\n",
+     f"{USE_HEADER}ada|vis|5|{GPU2}|1|RUNNING|more\n", f"{USE_HEADER}ada|vis|5|{GPU2}|1|RUNNING"],
 )  # fmt: skip
 def test_sacct_use_parser_rejects_output_that_it_cannot_count(text: str) -> None:
     with pytest.raises(Garbled):
@@ -258,6 +265,15 @@ def test_sacct_run_command_requests_duplicates_without_user_filter() -> None:
     argv = sacct_runs_argv(["7", "8"])
     assert {"--duplicates", "--jobs=7,8"} <= set(argv)
     assert not any(word.startswith("--user") for word in argv)
+
+
+def test_resized_job_counts_as_one_job_and_requeued_one_once_for_each_run() -> None:
+    rows = (
+        f"ada|vis|9|{GPU2}|7|RESIZING\nada|vis|8|{GPU2}|7|RESIZING\nada|vis|36|{GPU2}|7|RUNNING\n"
+        f"ada|vis|1|{GPU2}|8|NODE_FAIL\nada|vis|1|{GPU2}|8|CANCELLED by 0\nbob|vis|5|{GPU2}|9|RESIZING\n"
+    )
+    found = [(one.user, one.jobs, one.gpu_s) for one in uses_of(parse_uses(USE_HEADER + rows), {})]
+    assert found == [("ada", 3, 110.0), ("bob", 1, 10.0)], "the other sizes of bob's job are of another day"
 
 
 def test_sizes_of_job_that_gave_back_nodes_are_runs_of_it() -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.backend_facts import NodeShape
 from ffdl_batch.domain.job.spec import NetworkLevel
 from ffdl_batch.plugins import AdapterContext
 from ffdl_slurm.adapter import SlurmScheduler
 from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
 from ffdl_slurm.gateways.gateway import SiteShape
+from ffdl_slurm.observing.accounted_runs import UseRecord
 from ffdl_slurm.observing.parsers import Garbled, SiteConfig, parse_config
 from ffdl_slurm.settings import SlurmSettings, doubt_times
 
@@ -93,6 +95,25 @@ def site() -> Site:
 @pytest.fixture
 def scheduler(site: Site, tmp_path: Path) -> SlurmScheduler:
     return SlurmScheduler(SlurmSettings(), AdapterContext(str(tmp_path / "jobs"), "alice", 1000), site)
+
+
+@pytest.mark.parametrize(("shards", "gpu_s", "warnings"), [((8, 8), [225.0], 0), ((4, 8), [200.0], 1)])
+def test_gpu_hours_of_shares_that_differ_between_nodes_are_reported_as_uncounted(
+    site: Site,
+    scheduler: SlurmScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    shards: tuple[int, int],
+    gpu_s: list[float],
+    warnings: int,
+) -> None:
+    nodes = [NodeShape(f"n{count}", 8, 1, {"": 2}, gres={"shard": 2 * count}) for count in shards]
+    used = UseRecord("ada", "vis", 2, {"gres/gpu": 200.0, "gres/shard": 200.0})
+    monkeypatch.setattr(site, "account_for_all_users", lambda *_: [used])
+    monkeypatch.setattr(site, "query", lambda *_: (nodes,))
+    assert [one.gpu_s for one in scheduler.accounted_uses(0.0, 1.0) or ()] == gpu_s
+    assert len(caplog.messages) == warnings
+    assert all("jobs that used shard are not counted" in one for one in caplog.messages)
 
 
 def test_slurm_probe_logs_conflicting_times_once_per_change(
