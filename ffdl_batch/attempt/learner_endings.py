@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.domain.launch.launch_file import LaunchFile
@@ -51,12 +51,6 @@ def staying(launch: LaunchFile, events: Sequence[Event]) -> Tuple[LaunchFile, Li
     nodes = launch.seat_of(learners).node + 1
     gone = {node_source(rank) for rank in range(nodes, launch.nodes)}
     return replace(launch, learners=learners, nodes=nodes), [e for e in events if e.source not in gone]
-
-
-def released_at(launch: LaunchFile, events: Sequence[Event]) -> Mapping[int, float]:
-    """Return the times at which the controllers of released nodes ended, by number of the node."""
-    ranks = {node_source(launch.seat_of(n).node): launch.seat_of(n).node for n in released_learners(events)}
-    return {ranks[e.source]: e.at for e in events if e.kind is EventKind.ENDED and e.source in ranks}
 
 
 def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:

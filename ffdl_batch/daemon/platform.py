@@ -115,13 +115,14 @@ class Platform:
         return Scaler(self.storage, self.adapters, self.node_exclusion, self.elastic_pools, self.leases, reached)
 
     def last_size_changes(self) -> LastChanges | None:
-        """Return the service that resumes the jobs that a scaler halted before its pool was removed; None if there are
-        no such jobs."""
+        """Return the service that finishes the changes of size that a scaler began before its pool was removed; None if
+        there are none."""
         if not self.storage.store.elastic.is_changing():
             return None
-        from ffdl_batch.services.elastic.size_changes import LastChanges  # few daemons need it
+        from ffdl_batch.services.elastic.in_place import InPlaceChanges  # few daemons need these
+        from ffdl_batch.services.elastic.size_changes import LastChanges
 
-        return LastChanges(self.storage)
+        return LastChanges(self.storage, InPlaceChanges(self.adapters).proceed)
 
     def notifier(self) -> Notifier:
         """Return the service that sends notices of incidents."""

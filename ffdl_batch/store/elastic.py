@@ -105,8 +105,9 @@ class ElasticStore:
         return [self._reader.job(row) for row in rows]
 
     def is_changing(self) -> bool:
-        """Return whether a job is being halted for another size."""
-        query = select(ELASTIC_SIZES.c.job_id).where(ELASTIC_SIZES.c.state == SizeState.HALTING.value)
+        """Return whether a job is being halted for another size, or shrinks in place."""
+        changing = (SizeState.HALTING.value, SizeState.SHRINKING.value)
+        query = select(ELASTIC_SIZES.c.job_id).where(ELASTIC_SIZES.c.state.in_(changing))
         with self._database.reading() as connection:
             return connection.execute(query.limit(1)).first() is not None
 

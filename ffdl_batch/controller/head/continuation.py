@@ -51,8 +51,6 @@ class Continuation:
     def __init__(self, launch: LaunchFile, native_id: str, earlier: Optional[FinalRecord] = None, run: int = 1) -> None:
         """`earlier` is the final record of an earlier run; this is run number `run` of the attempt."""
         self.launch, self.native_id, self.earlier, self.run = launch, native_id, earlier, run
-        self.has_shrunk = False
-        """Whether nodes were released. The template of the next attempt still has the old size."""
 
     @property
     def requested_action(self) -> str:
@@ -69,6 +67,16 @@ class Continuation:
     def plays_timeout(self) -> bool:
         """Return whether a drill simulates the time limit now."""
         return self.simulated is Interruption.TIMEOUT
+
+    @property
+    def _shrinks(self) -> bool:
+        """Return whether learners were asked to leave. The template of the next attempt still has the old size, so if
+        the request cannot be read, assume that they were."""
+        try:
+            return self.launch.shrinks and read_control(AttemptDir(self.launch.attempt_dir)).learners is not None
+        except OSError as error:
+            sys.stderr.write(f"ffdl-controller: {error}\n")
+            return True
 
     def _control(self) -> Control:
         """Return the control cell; an empty one if it cannot be read."""
@@ -100,6 +108,8 @@ class Continuation:
             return replace(kept, interruption=Interruption.HALT.value, simulated=False)
         if request in (HALT, CANCEL):
             return kept
+        if self._shrinks:  # the daemon knows when nodes were released, and so the GPU time
+            return replace(kept, goes_on=GoesOn.PLATFORM, attempt=self.launch.attempt + 1)
         before = self._spent_before(succession)
         decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds, simulated=kept.simulated)
         kept = replace(kept, spent=decision.spent, message=decision.sentence)
@@ -118,8 +128,6 @@ class Continuation:
         self, kept: Arrangement, succession: Succession, conclusion: Conclusion, limit_s: Optional[float]
     ) -> Arrangement:
         number = self.launch.attempt + 1
-        if self.has_shrunk:
-            return replace(kept, goes_on=GoesOn.PLATFORM, attempt=number)
         in_place = succession.requeue and kept.interruption != Interruption.STAGED.value
         if in_place and not self.is_continued:
             return replace(kept, goes_on=GoesOn.REQUEUE, attempt=self.launch.attempt)

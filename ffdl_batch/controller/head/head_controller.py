@@ -19,7 +19,6 @@ from ffdl_batch.attempt.learner_endings import (
     ended_of_itself,
     endings_of_run,
     has_ended,
-    released_at,
     unreported_ends,
 )
 from ffdl_batch.attempt.log_tail import tail
@@ -108,8 +107,6 @@ class Head:
         self.terminated = False
         self.node_pid = 0
         self._step_end = StepEnd()
-        self._given_back_s = 0.0
-        """Seconds since the release of each released node, added up."""
         self._started_at = time.time()
         self._limit = TimeLimit(launch)
 
@@ -131,7 +128,6 @@ class Head:
         except Exception as error:  # noqa: BLE001 - the record must report every error
             conclusion = self._own_failure(journal, error)
         self._limit.note()
-        self._note_released()
         arranged = self.continuation.arrange(conclusion, self._gpu_seconds(), self._length_s())
         if arranged.goes_on is not GoesOn.NO:
             journal.append(
@@ -315,23 +311,11 @@ class Head:
     def _events(self) -> List[Event]:
         return merge(self._node_events(rank) for rank in range(self.launch.nodes))
 
-    def _note_released(self) -> None:
-        """Read which nodes were released. If that cannot be read, assume none."""
-        try:
-            events = self._events()
-        except OSError as error:
-            sys.stderr.write(f"ffdl-controller: {error}\n")
-            return
-        ends = released_at(self.launch, events).values()
-        self._given_back_s = sum(max(0.0, time.time() - at) for at in ends)
-        self.continuation.has_shrunk = bool(released_learners(events))
-
     def _gpu_seconds(self) -> float:
-        """Return the GPU time of this run. Schedulers charge each GPU from the start of the run until its end, or until
-        the GPU's node is released."""
+        """Return the GPU time of this run. Schedulers charge each GPU from the start of the run until its end. The
+        daemon subtracts the time after nodes were released."""
         succession = self.launch.succession
-        held_s = max(0.0, self._limit.used_s - self._given_back_s / self.launch.nodes)
-        return succession.gpus * held_s if succession else 0.0
+        return succession.gpus * self._limit.used_s if succession else 0.0
 
     def _length_s(self) -> Optional[float]:
         end = deadline(self.launch, os.environ, self._started_at)

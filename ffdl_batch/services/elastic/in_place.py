@@ -6,12 +6,16 @@ Each step can be repeated: after a restart, the daemon continues from the row of
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import has_ended
 from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import RequestedAction
-from ffdl_batch.domain.outcome.controller_events import EventKind, node_source, released_learners
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.attempt_reports import latest_run
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source, released_learners
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import ShrinksJobs
@@ -19,9 +23,12 @@ from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.elastic.size_changes import SizeChanges, let_leave
 from ffdl_batch.services.outcome.attempt_records import read_events, read_launch
 from ffdl_batch.services.outcome.native_job_identity import may_ask_of
-from ffdl_batch.store import ElasticJob
+from ffdl_batch.store import ElasticJob, JobSize
 
 log = logging.getLogger(__name__)
+
+LEAVE_S = 300.0
+"""A shrinking job is halted if its learners have not left this long after the time in which controllers end them."""
 
 
 class InPlaceChanges:
@@ -49,8 +56,11 @@ class InPlaceChanges:
                 return None
         except InvalidRequest:  # it is no longer configured
             return None
-        launch = read_launch(changes.storage.root.job(job.id).attempt(job.attempt))
+        attempt = changes.storage.root.job(job.id).attempt(job.attempt)
+        launch = read_launch(attempt)
         if launch is None or not launch.shrinks or launch.seat_of(learners).node == launch.seat_of(learners + 1).node:
+            return None
+        if any(event.kind is EventKind.ASKED for event in latest_run(read_events(attempt))):  # the attempt is ending
             return None
         before, after = (workers_of(count, resources.gpus) for count in (resources.learners, learners))
         return elastic.batch_without_restart(job.global_batch or 0, before, after)
@@ -62,7 +72,14 @@ class InPlaceChanges:
             return False
         let_leave(changes.storage, job, size.learners)
         try:
-            nodes = _nodes_left(changes, job, size.learners)
+            attempt_dir = changes.storage.root.job(job.id).attempt(job.attempt)
+            launch = read_launch(attempt_dir)
+            if launch is None:
+                return False
+            leaving = _leaving(attempt_dir, launch, size.learners)
+            if not set(range(size.learners + 1, launch.learners + 1)) <= released_learners(leaving):
+                return _halt_late(changes, job, size, launch.limits.kill_wait_s)
+            nodes = _staying(attempt_dir, launch, size.learners, leaving)
             if nodes is None or not self._give_back(changes, job, nodes):
                 return False
         except (OSError, SchedulerUnreachable) as error:
@@ -87,20 +104,34 @@ class InPlaceChanges:
         return True
 
 
-def _nodes_left(changes: SizeChanges, job: Job, learners: int) -> tuple[str, ...] | None:
-    """Return the names of the nodes that stay, in their order.
+def _halt_late(changes: SizeChanges, job: Job, size: JobSize, kill_wait_s: float) -> bool:
+    """Halt a job whose learners should have left long ago. Return whether it was halted."""
+    waited_s = changes.storage.clock.now() - size.requested_at
+    if waited_s < kill_wait_s + LEAVE_S:
+        return False
+    log.warning("job %s: its learners have not left after %.0f s, so the scaler halts the job", job.id, waited_s)
+    return changes.halt(job, size, size.learners, size.global_batch)
 
-    Return None while a controller of another node runs, if one of its learners ended without leaving, or if a name is
-    not known. Raises OSError.
-    """
-    attempt = changes.storage.root.job(job.id).attempt(job.attempt)
-    launch = read_launch(attempt)
-    if launch is None:
-        return None
-    events, stays = read_events(attempt), launch.seat_of(learners).node + 1
-    by_node = [[event for event in events if event.source == node_source(rank)] for rank in range(launch.nodes)]
-    has_left = set(range(learners + 1, launch.learners + 1)) <= released_learners(events)
-    if not has_left or not all(has_ended(of_it) for of_it in by_node[stays:]):
-        return None
-    names = [[event.node for event in of_it if event.kind is EventKind.STARTED] for of_it in by_node[:stays]]
-    return tuple(of_it[-1] for of_it in names) if all(names) else None
+
+def _leaving(attempt: AttemptDir, launch: LaunchFile, learners: int) -> list[Event]:
+    """Return the events of the nodes that are to be released. Raises OSError."""
+    return read_events(attempt, [node_source(rank) for rank in range(_staying_nodes(launch, learners), launch.nodes)])
+
+
+def _staying(
+    attempt: AttemptDir, launch: LaunchFile, learners: int, leaving: Sequence[Event]
+) -> tuple[str, ...] | None:
+    """Return the names of the nodes that stay, in their order; None while a controller of another node runs, or if a
+    name is not known. Raises OSError."""
+    stays = _staying_nodes(launch, learners)
+    for rank in range(stays, launch.nodes):
+        if not has_ended([event for event in leaving if event.source == node_source(rank)]):
+            return None
+    sources = [node_source(rank) for rank in range(stays)]
+    names = {one.source: one.node for one in read_events(attempt, sources) if one.kind is EventKind.STARTED}
+    found = tuple(names.get(source, "") for source in sources)
+    return found if all(found) else None
+
+
+def _staying_nodes(launch: LaunchFile, learners: int) -> int:
+    return launch.seat_of(learners).node + 1

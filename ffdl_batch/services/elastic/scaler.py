@@ -90,9 +90,10 @@ class Scaler:
             self._pools.job_waits.clear()
             self._soon |= self._leases.keys()
         held = [name for name, lease in self._leases.items() if lease.take()]
-        shrinking = self._storage.store.elastic.shrinking()
+        listed = ((self._changes_of(one.job, held), one) for one in self._storage.store.elastic.shrinking())
+        shrinking = [(its, one) for its, one in listed if its is not None]
         self._shrinks = bool(shrinking)
-        changed = self._continue(held) + self._shrink(held, shrinking)
+        changed = self._continue(held) + sum(self._in_place.proceed(its, one) for its, one in shrinking)
         if self._storage.store.elastic.forget_ended():
             self._soon |= self._leases.keys()
         paused = self._storage.store.elastic.paused()
@@ -129,11 +130,6 @@ class Scaler:
     def _continue(self, held: Sequence[str]) -> int:
         """Resume the jobs that were halted for another size."""
         return resume_halted(self._storage, lambda job: self._changes_of(job, held))
-
-    def _shrink(self, held: Sequence[str], jobs: Sequence[ElasticJob]) -> int:
-        """Release the nodes of shrinking jobs whose learners have left."""
-        changes = ((self._changes_of(one.job, held), one) for one in jobs)
-        return sum(self._in_place.proceed(its, one) for its, one in changes if its is not None)
 
     def _changes_of(self, job: Job, held: Sequence[str]) -> SizeChanges | None:
         """Return the object that finishes a change of a job, also in a paused or removed pool; None if another daemon

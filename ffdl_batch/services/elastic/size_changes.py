@@ -16,7 +16,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_control.stop import notify_controllers
 from ffdl_batch.services.job_files.control_cell import write_control
 from ffdl_batch.services.job_storage import JobStorage
-from ffdl_batch.store import JobSize, NamedLease, SizeState
+from ffdl_batch.store import ElasticJob, JobSize, NamedLease, SizeState
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +140,15 @@ class LastChanges:
     """Finishes the changes of size in a daemon that no longer has a pool."""
 
     storage: JobStorage
+    shrink: Callable[[SizeChanges, ElasticJob], bool]
+    """Releases the nodes of a shrinking job."""
 
     def step(self) -> tuple[int, float]:
-        """Resume the jobs that were halted for another size. Return how many were resumed, and how long to pause."""
-        return resume_halted(self.storage, lambda job: unpooled(self.storage, job)), LOOK_S
+        """Resume the jobs that were halted for another size, and release the nodes of shrinking ones. Return how many
+        jobs changed, and how long to pause."""
+        resumed = resume_halted(self.storage, lambda job: unpooled(self.storage, job))
+        shrinking = self.storage.store.elastic.shrinking()
+        return resumed + sum(self.shrink(unpooled(self.storage, one.job), one) for one in shrinking), LOOK_S
 
     def is_busy(self) -> bool:
         """Return whether a job is about to be resumed. It does not count as live."""

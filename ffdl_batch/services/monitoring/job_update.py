@@ -114,10 +114,9 @@ class Judge:
             job.requested_action,
             self._storage.clock.now(),
             attempt=job.attempt,
-            learners=self._begun_with(job),
             is_lost=memory.lost,
         )
-        facts = add_files(attempt, facts)
+        facts = add_files(attempt, self._with_size(job, facts))
         dropped = DROPPED if memory.dropped and not _has_begun(attempt, facts) else None
         gone = is_forgotten and dropped is None and (facts.final_record is not None or not self._is_alive(facts))
         if gone and memory.was_never_seen and not _has_begun(attempt, facts):
@@ -145,14 +144,15 @@ class Judge:
         change = self._with_learner_events(job, memory, facts, change)
         return Judged(job, change, verdict) if change is not None else None
 
-    def _begun_with(self, job: Job) -> int:
-        """Return how many learners the current attempt started with. Only a job that shrinks in place may have fewer
-        now."""
-        elastic, learners = job.spec.batch.elasticity, job.effective_spec.resources.learners
+    def _with_size(self, job: Job, facts: AttemptFacts) -> AttemptFacts:
+        """Return the facts with the number of learners that the current attempt started with. Only a job that shrinks
+        in place may have fewer now."""
+        elastic = job.spec.batch.elasticity
+        facts = replace(facts, learners=job.effective_spec.resources.learners)
         if elastic is None or not elastic.in_place:
-            return learners
-        attempts = self._storage.store.attempts(job.id)
-        return next((one.learners for one in attempts if one.number == job.attempt and one.learners), learners)
+            return facts
+        attempts = [one for one in self._storage.store.attempts(job.id) if one.number == job.attempt and one.learners]
+        return replace(facts, learners=attempts[0].learners, resizes=attempts[0].resizes) if attempts else facts
 
     def _change(self, job: Job, memory: Memory, facts: AttemptFacts, verdict: Verdict) -> Change | None:
         """Return the change that follows from the verdict, after doing what must precede it."""

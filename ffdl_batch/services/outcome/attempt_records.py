@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,14 +71,14 @@ def add_files(attempt: AttemptDir, facts: AttemptFacts) -> AttemptFacts:
     )  # fmt: skip
 
 
-def read_events(attempt: AttemptDir) -> list[Event]:
-    """Return the events of all controllers. Damaged files are skipped."""
-    events, _ = _read_events(attempt)
+def read_events(attempt: AttemptDir, sources: Collection[str] = ()) -> list[Event]:
+    """Return the events of all controllers, or of those that write as `sources`. Damaged files are skipped."""
+    events, _ = _read_events(attempt, sources)
     _check_tree(attempt)
     return events
 
 
-def _read_events(attempt: AttemptDir) -> tuple[list[Event], list[str]]:
+def _read_events(attempt: AttemptDir, sources: Collection[str] = ()) -> tuple[list[Event], list[str]]:
     """Return the events of all controllers, and a sentence for each damaged file.
 
     Every file is opened at each read, because network file systems check for changes when a file is opened.
@@ -89,6 +89,8 @@ def _read_events(attempt: AttemptDir) -> tuple[list[Event], list[str]]:
     except DamagedFile as error:
         paths, damaged = [], [str(error)]
     for path in paths:
+        if sources and path.stem not in sources:
+            continue
         try:
             files.append(decode_events(_head(attempt, str(path))))
         except FileNotFoundError:

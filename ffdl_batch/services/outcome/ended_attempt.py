@@ -6,12 +6,11 @@ from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir, Root
-from ffdl_batch.attempt.learner_endings import released_at
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.outcome.attempt_reports import latest_run, stored_learners
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint
-from ffdl_batch.domain.outcome.controller_events import FinalRecord, released_learners
+from ffdl_batch.domain.outcome.controller_events import FinalRecord
 from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind
@@ -107,24 +106,31 @@ def _gpu_seconds(
     job: Job, attempt: AttemptDir, facts: AttemptFacts, final: FinalRecord | None, seen: Observation | None
 ) -> float:
     """Return the GPU time of the attempt's last run: from the final record, else from the scheduler's times, else from
-    the first event to the last sign of life. Time without heartbeats before the attempt was abandoned does not count.
-    """
+    the first event to the last sign of life. Time without heartbeats before the attempt was abandoned does not count,
+    nor does that of nodes after they were released."""
+    gpus, seconds, ended = gpus_of(job, attempt), 0.0, 0.0
     if final is not None and final.gpu_seconds > 0:
-        return final.gpu_seconds
+        seconds, ended = final.gpu_seconds, final.at
+    else:
+        began, ended = _last_run(facts, seen)
+        seconds = gpus * max(0.0, ended - began)
+    before = facts.learners
+    for one in facts.resizes:
+        seconds -= gpus * (before - one.learners) / facts.learners * max(0.0, ended - one.at)
+        before = one.learners
+    return max(0.0, seconds)
+
+
+def _last_run(facts: AttemptFacts, seen: Observation | None) -> tuple[float, float]:
+    """Return when the attempt's last run began and ended."""
     events = latest_run(facts.events)
-    launch = read_launch(attempt) if released_learners(events) else None
     # Slurm's accounting starts another record when nodes are released.
-    began = seen.started_at if seen is not None and seen.phase is Phase.ENDED and launch is None else None
+    began = seen.started_at if seen is not None and seen.phase is Phase.ENDED and not facts.resizes else None
     ended = seen.ended_at if seen is not None else None
     if began is None or ended is None:
         began = min((event.at for event in events), default=0.0)
         ended = (facts.last_sign_at or began) if events else began
-    if facts.abandon_mark is not None:
-        ended = min(ended, facts.abandon_mark.since)
-    node_s = ended - began
-    if launch is not None:
-        node_s -= sum(max(0.0, ended - at) for at in released_at(launch, events).values()) / launch.nodes
-    return gpus_of(job, attempt) * max(0.0, node_s)
+    return began, ended if facts.abandon_mark is None else min(ended, facts.abandon_mark.since)
 
 
 def _is_unstored(facts: AttemptFacts) -> bool:

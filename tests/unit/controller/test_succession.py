@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.conclusion import Conclusion
+from ffdl_batch.attempt.control_cell import Control
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.controller.head import continuation
 from ffdl_batch.controller.head import next_attempt as succession
 from ffdl_batch.controller.head.continuation import Continuation
 from ffdl_batch.controller.head.next_attempt import Measured, Refused, kept_environment, next_lead, submit_next
@@ -258,6 +260,28 @@ def test_continuation_is_left_to_platform_if_submission_fails(
     found = Continuation(plan(tmp_path, submit=("false",)), "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.attempt) == (GoesOn.PLATFORM, 2)
     assert "false exited with status 1" in found.message and "false exited with status 1" in capsys.readouterr().err
+
+
+def unreadable(_attempt: AttemptDir) -> Control:
+    raise OSError("stale file handle")
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_continuation_of_job_that_was_asked_to_shrink_is_left_to_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
+) -> None:
+    """Even if no event shows that a learner has left. Only the platform knows the size and the GPU time."""
+    launch = noted(replace(plan(tmp_path), shrinks=True), learners=1)
+    if not is_readable:
+        monkeypatch.setattr(continuation, "read_control", unreadable)
+    found = Continuation(launch, "77").arrange(HALTED, 100.0, None)
+    assert (found.goes_on, found.attempt, found.interruption, found.spent) == (GoesOn.PLATFORM, 2, "timeout", None)
+    assert not Path(JobDir(launch.job_dir).attempt(2).path).exists()
+
+
+def test_continuation_submits_successor_of_job_that_may_shrink_but_was_not_asked(tmp_path: Path) -> None:
+    launch = noted(replace(plan(tmp_path), shrinks=True))
+    assert Continuation(launch, "77").arrange(HALTED, 100.0, None).goes_on is GoesOn.SUCCESSOR
 
 
 def test_continuation_requeues_same_attempt_if_site_requeues(tmp_path: Path) -> None:

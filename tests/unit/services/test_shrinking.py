@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import decode, encode
-from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.elastic import in_place
+from ffdl_batch.services.elastic.in_place import LEAVE_S
 from ffdl_batch.services.elastic.pool_queries import show_pools
 from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
+from ffdl_batch.services.outcome.attempt_records import read_events
 from ffdl_batch.store import SizeState
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import MANIFEST, Site
@@ -232,6 +237,92 @@ def test_job_that_changes_before_it_shrinks_frees_no_gpus(bench: Nodes) -> None:
     bench.restart(halt)
     bench.turn(tick_s=2)
     assert (bench.site.job(second.id).state, bench.size(second)) == (JobState.PENDING, None)
+
+
+def test_job_that_already_saves_for_its_end_does_not_shrink_in_place(bench: Nodes) -> None:
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.site.head(first).says("node-3", EventKind.ASKED, reason="warned")
+    bench.accept("second")
+    bench.turn(tick_s=2)
+    size = bench.size(first)
+    assert bench.halts(first) == [True]
+    assert size is not None and (size.state, size.learners) == (SizeState.HALTING, 2)
+
+
+def test_job_is_halted_if_its_learners_do_not_leave(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    bench.leave(first, 4)
+    bench.turn(tick_s=LEAVE_S)
+    assert bench.halts(first) == [False], "controllers may still be ending learner 3"
+    bench.turn(tick_s=61)
+    size = bench.size(first)
+    assert (bench.halts(first), bench.site.scheduler.shrunk) == ([True], [])
+    assert size is not None and (size.state, size.learners) == (SizeState.HALTING, 2)
+
+
+def test_daemon_without_pools_finishes_change_in_place(bench: Nodes) -> None:
+    first, _ = first_shrinks(bench)
+    bench.site.set_settings(elastic={})
+    platform = bench.site.platform
+    assert platform.scaler() is None
+    last = platform.last_size_changes()
+    assert last is not None and last.step()[0] == 0
+    bench.leave(first, 3, 4)
+    assert last.step()[0] == 1
+    assert len(bench.site.scheduler.shrunk) == 1
+    assert bench.learners(first) == [2]
+    assert platform.last_size_changes() is None
+
+
+def test_only_the_daemon_with_the_lease_waits_for_leaving_learners(bench: Nodes) -> None:
+    first_shrinks(bench)
+    other = replace(bench.site.platform, owner="other").scaler()
+    assert other is not None
+    for scaler in (bench.scaler, other):
+        scaler.step()
+    assert (bench.scaler._shrinks, other._shrinks) == (True, False)
+
+
+def test_events_of_staying_nodes_are_read_only_when_the_others_have_left(
+    bench: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = first_shrinks(bench)
+    read: list[str] = []
+
+    def note(attempt: AttemptDir, sources: Collection[str] = ()) -> list[Event]:
+        read.extend(sources)
+        return read_events(attempt, sources)
+
+    monkeypatch.setattr(in_place, "read_events", note)
+    bench.scaler.step()
+    assert read == ["node-2", "node-3"]
+    bench.leave(first, 3, 4)
+    bench.scaler.step()
+    assert set(read) == {"node-0", "node-1", "node-2", "node-3"}
+
+
+@pytest.mark.parametrize("is_given_back", [True, False])
+@pytest.mark.parametrize("has_record", [True, False])
+def test_gpu_time_counts_nodes_until_they_are_given_back(bench: Nodes, is_given_back: bool, has_record: bool) -> None:
+    first, _ = first_shrinks(bench)
+    bench.leave(first, 3, 4)
+    bench.site.scheduler.down = not is_given_back
+    bench.turn(tick_s=10)
+    given_back = bench.site.clock.now() if is_given_back else math.inf
+    bench.site.scheduler.down = False
+    bench.site.clock.tick(100)
+    head = bench.site.head(first)
+    head.beats()
+    begun = min(event.at for event in read_events(bench.site.attempt(first)))
+    if has_record:
+        head.ends(Outcome.FAILED, error_code="C201", exit_code=1, gpu_seconds=4 * (head.at - begun))
+    bench.site.end(bench.site.job(first.id), EndCause.FAILURE, started=begun)
+    bench.turn(tick_s=SETTLE_S + 61)
+    bench.site.watch()
+    (attempt, *_) = bench.site.platform.storage.store.attempts(first.id)
+    expected = 4 * (head.at - begun) - 2 * max(0.0, head.at - given_back)
+    assert attempt.gpu_seconds == pytest.approx(expected, abs=1.0)
 
 
 def test_nodes_of_learners_that_ended_by_themselves_are_not_given_back(bench: Nodes) -> None:
