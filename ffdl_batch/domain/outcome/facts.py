@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from ffdl_batch.domain.job.job import Resize
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.attempt_reports import find_interruption, latest_run, run_number
 from ffdl_batch.domain.outcome.continuation import SIMULATED, Interruption
@@ -41,8 +40,8 @@ class AttemptFacts:
     """The number of the attempt."""
     learners: int = 1
     """The number of learners that the attempt started with. Some may have left since."""
-    resizes: Sequence[Resize] = ()
-    """The changes of this number, oldest first."""
+    resizes: Sequence[tuple[float, int]] = ()
+    """When that number changed in place, and to what number, oldest first."""
     requeues: int = 0
     """How often the history already records that the scheduler started this attempt again."""
 

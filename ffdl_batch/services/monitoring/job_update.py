@@ -151,8 +151,11 @@ class Judge:
         facts = replace(facts, learners=job.effective_spec.resources.learners)
         if elastic is None or not elastic.in_place:
             return facts
-        attempts = [one for one in self._storage.store.attempts(job.id) if one.number == job.attempt and one.learners]
-        return replace(facts, learners=attempts[0].learners, resizes=attempts[0].resizes) if attempts else facts
+        for attempt in self._storage.store.attempts(job.id):
+            if attempt.number == job.attempt and attempt.learners:
+                resizes = tuple((one.at, one.learners) for one in attempt.resizes)
+                return replace(facts, learners=attempt.learners, resizes=resizes)
+        return facts
 
     def _change(self, job: Job, memory: Memory, facts: AttemptFacts, verdict: Verdict) -> Change | None:
         """Return the change that follows from the verdict, after doing what must precede it."""

@@ -115,9 +115,9 @@ def _gpu_seconds(
         began, ended = _last_run(facts, seen)
         seconds = gpus * max(0.0, ended - began)
     before = facts.learners
-    for one in facts.resizes:
-        seconds -= gpus * (before - one.learners) / facts.learners * max(0.0, ended - one.at)
-        before = one.learners
+    for at, learners in facts.resizes:
+        seconds -= gpus * (before - learners) / facts.learners * max(0.0, ended - at)
+        before = learners
     return max(0.0, seconds)
 
 
