@@ -12,7 +12,16 @@ import pytest
 
 from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS, Devices
-from ffdl_batch.domain.launch.launch_file import Copy, EnvDelivery, LearnerCommand, Seat, Stores, decode, encode
+from ffdl_batch.domain.launch.launch_file import (
+    Copy,
+    EnvDelivery,
+    HostVariables,
+    LearnerCommand,
+    Seat,
+    Stores,
+    decode,
+    encode,
+)
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from tests.contract.controller_rig import LIMITS, Rig, job_id, patient_run, two_nodes  # noqa: F401
 
@@ -50,6 +59,16 @@ def test_successful_attempt_stores_results_and_writes_state_and_final_record(run
     kinds = [e.kind for e in run.events("head")]
     assert kinds == [EventKind.CLAIMED, EventKind.STARTED, EventKind.FINAL]
     assert run.processes() == []
+
+
+@pytest.mark.parametrize("name", ["node17", ""])
+def test_controller_starts_under_the_name_that_the_scheduler_gives_its_node(run: Rig, name: str) -> None:
+    """Slurm releases nodes by NodeName, which may differ from the name of the host."""
+    run.write("true", host=HostVariables(machine="SLURMD_NODENAME"))
+    run.start(**({"SLURMD_NODENAME": name} if name else {}))
+    assert run.await_end() == 0, run.errors
+    (started,) = [event for event in run.events("node-0") if event.kind is EventKind.STARTED]
+    assert started.node == (name or os.uname().nodename.partition(".")[0])
 
 
 def test_final_record_has_exit_status_and_log_tail_of_failed_learner(run: Rig) -> None:

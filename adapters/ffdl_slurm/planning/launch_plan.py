@@ -35,6 +35,7 @@ _HOST = HostVariables(
     node_list="SLURM_JOB_NODELIST",
     gpus="CUDA_VISIBLE_DEVICES",
     allocation="SLURM_JOB_ID",
+    machine="SLURMD_NODENAME",
 )
 _ELEMENTS_HOST = replace(_HOST, native_id=NATIVE_ID)
 """A task of an array is listed by another id than the one in SLURM_JOB_ID (sbatch(1)); its script sets it."""

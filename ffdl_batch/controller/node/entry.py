@@ -15,7 +15,6 @@ from ffdl_batch.attempt.phase_files import Fenced
 from ffdl_batch.controller.learner.orphans import end_controller, end_learners, living_controller, mark, marked_sessions
 from ffdl_batch.controller.learner.pod_exchange import spared
 from ffdl_batch.controller.node.node_controller import Node, fail
-from ffdl_batch.controller.own_program import machine_of
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
@@ -37,7 +36,8 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
         end_controller(before, launch.limits.kill_wait_s + 5.0)
         journal = _open_journal(launch, attempt, journal.source)
     allocation = os.environ.get(launch.host.allocation, "") if launch.host.allocation else ""
-    where = {"machine": machine_of(launch)} if launch.host.machine else {}
+    machine = os.environ.get(launch.host.machine, "")
+    where = {"machine": machine} if machine else {}
     journal.append(EventKind.STARTED, **identity(os.getpid()), **where, run=own_run(os.environ), allocation=allocation)
     journal.load_ballast()
     try:
