@@ -21,6 +21,9 @@ from ffdl_batch.services.queries.jobs import own_job
 from ffdl_batch.services.refusals import wrong_state, wrong_usage
 from ffdl_batch.store import ElasticJob, SizeState, StoredDecision
 
+_NEEDED = frozenset(("gpus", "batch", "remaining_s", "restart_s", "hold", "sizes"))
+"""What is shown of each job of a decision."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Last:
@@ -96,14 +99,17 @@ def _job(one: ElasticJob, last: _Last) -> PoolJobView:
 
 
 def _last(storage: JobStorage, pool: str) -> _Last:
-    found = next(storage.store.elastic.decisions(pool, 1), None)
+    """Return the last decision. One that is damaged, or that an older release wrote differently, counts as none."""
+    found, none = next(storage.store.elastic.decisions(pool, 1), None), _Last(None, {}, {}, 0)
     if found is None:
-        return _Last(None, {}, {}, 0)
-    inputs, targets = json.loads(found.inputs), json.loads(found.targets)
-    jobs = {one["name"]: one for one in inputs["jobs"]}
-    return _Last(
-        found.at, jobs, dict(zip(jobs, ((gpus, batch) for gpus, batch in targets), strict=True)), inputs["gpus"]
-    )
+        return none
+    try:
+        inputs, targets = json.loads(found.inputs), json.loads(found.targets)
+        jobs = {one["name"]: one for one in inputs["jobs"]}
+        pairs = dict(zip(jobs, ((gpus, batch) for gpus, batch in targets), strict=True))
+        return _Last(found.at, jobs, pairs, inputs["gpus"]) if all(map(_NEEDED.issubset, jobs.values())) else none
+    except (ValueError, KeyError, TypeError):
+        return none
 
 
 def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_id: str) -> SizeExplanation:

@@ -38,7 +38,7 @@ from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
 from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.services.refusals import Refused
-from ffdl_batch.store import JobSize, SizeState
+from ffdl_batch.store import JobSize, SizeState, StoredDecision
 from tests.unit.services.chains import end, running
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -459,6 +459,7 @@ def test_size_that_cannot_be_planned_is_not_asked_for_again(bench: Bench, monkey
 
     monkeypatch.setattr(bench.site.scheduler, "plan", refuse)
     bench.turn(tick_s=61)
+    bench.turn(tick_s=2)
     found = bench.size(first)
     assert found is not None and (found.state, found.learners) == (SizeState.HALTING, 3)
 
@@ -481,6 +482,7 @@ def test_size_that_leaves_unusable_gpus_on_its_nodes_is_not_chosen(
         return replace(planned, launch=replace(planned.launch, nodes=nodes))
 
     monkeypatch.setattr(bench.site.scheduler, "plan", spread)
+    bench.restart()  # what fits on a node is not known yet
     bench.turn(tick_s=61)
     found = bench.size(first)
     assert found is not None and (found.state, found.learners) == (SizeState.HALTING, learners)
@@ -564,6 +566,19 @@ def test_explanation_has_sizes_that_last_decision_compared(bench: Bench) -> None
     plain = bench.site.accept("plain")
     with pytest.raises(Refused, match="belongs to no pool"):
         explain_size(platform.storage, platform.elastic_pools, bench.site.caller, plain.id)
+
+
+@pytest.mark.parametrize("inputs", ["", '{"gpus": 4}', "[]", '{"gpus": 4, "jobs": [{"name": "x"}]}', '{"gpus": '])
+def test_damaged_or_older_last_decision_counts_as_none(bench: Bench, inputs: str) -> None:
+    platform = bench.site.platform
+    first, _ = first_shrinks_for_second(bench)
+    lease = bench.scaler._leases["default"].named
+    stored = StoredDecision("default", bench.site.clock.now() + 1, inputs, "[[4, 64]]")
+    assert platform.storage.store.elastic.add_decision(lease, stored)
+    (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
+    assert (pool.decided_at, pool.next_at, len(pool.jobs)) == (None, None, 2)
+    with pytest.raises(Refused, match="did not compare"):
+        explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
 
 
 def test_replay_repeats_recorded_decisions_and_finds_another_policy(
