@@ -85,7 +85,7 @@ class Spent:
     fruitless: int = 0
     """Number of latest attempts in a row that left no new checkpoint."""
     resizes: int = 0
-    """How often a scaler ended an attempt to change the size. It has no limit."""
+    """How often a scaler changed the size. It has no limit."""
 
 
 @dataclass(frozen=True)

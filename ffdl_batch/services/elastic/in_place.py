@@ -37,7 +37,7 @@ class InPlaceChanges:
     def __init__(self, adapters: Adapters) -> None:
         self._adapters = adapters
         self._refused: set[str] = set()
-        """Backends whose scheduler has refused to release nodes."""
+        """Jobs whose nodes the scheduler has refused to release."""
 
     def batch_with(self, changes: SizeChanges, job: Job, learners: int) -> int | None:
         """Return the batch of a running job after a change in place to this number of learners; None if it cannot be
@@ -49,7 +49,7 @@ class InPlaceChanges:
         elastic, resources = job.effective_spec.batch.elasticity, job.effective_spec.resources
         if elastic is None or not elastic.in_place or not 0 < learners < resources.learners:
             return None
-        if job.backend in self._refused:
+        if job.id in self._refused:
             return None
         try:
             if not isinstance(self._adapters.get(job.backend), ShrinksJobs):
@@ -86,7 +86,7 @@ class InPlaceChanges:
             log.info("job %s: its nodes could not be released now; the scaler tries again: %s", job.id, error)
             return False
         except InvalidRequest as error:
-            self._refused.add(job.backend)
+            self._refused.add(job.id)
             log.warning("job %s: its nodes cannot be released, so the scaler halts the job: %s", job.id, error)
             return changes.halt(job, size, size.learners, size.global_batch)
         attempt = changes.storage.store.attempts(job.id)[-1]

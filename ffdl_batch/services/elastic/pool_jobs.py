@@ -42,12 +42,12 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     now: float,
     *,
     restart_s: float = RESTART_S,
-    refused: Collection[int] = (),
+    possible: Collection[int],
 ) -> Described | None:
     """Return the job as the policy sees it; None if no permitted size fits into the pool.
 
     `attempts` are all of its attempts in order; `restart_s` is what a change costs if none of its own was measured;
-    `refused` are numbers of learners with which it cannot be planned.
+    `possible` are the numbers of learners with which it can be planned.
     """
     elastic, resources = job.spec.batch.elasticity, job.effective_spec.resources
     assert elastic is not None  # it belongs to a pool
@@ -60,7 +60,7 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     restart_s = min(
         restart_s, HORIZON_S / 2
     )  # it contains the time in the scheduler's queue, and must not exclude changes
-    permitted = [one for one in _permitted(elastic, history, job.spec.resources.learners, per) if one not in refused]
+    permitted = [one for one in _permitted(elastic, history, job.spec.resources.learners, per) if one in possible]
     choices = [
         (learners, gpus, one)
         for learners in permitted
@@ -81,7 +81,7 @@ def describe(  # noqa: PLR0913 - all that is known of a job
         if samples * seconds < remaining[gpus]:
             remaining[gpus], batches[gpus] = samples * seconds, one
     began = now if attempt is None else attempt.resizes[-1].at if attempt.resizes else attempt.created_at
-    reported = attempt is not None and (attempt.number, len(attempt.resizes)) in history.first_at
+    restarts = attempt is not None and not attempt.resizes and (attempt.number, 0) not in history.first_at
     hold = _hold(history, attempts, began + pool.min_between_s - now) if runs else ""
     present_s = samples * now_s
     if hold:
@@ -95,7 +95,7 @@ def describe(  # noqa: PLR0913 - all that is known of a job
             gpus=present if runs else 0,
             present_batch=batch if runs else 0,
             present_remaining_s=present_s if runs and (hold or resources.learners in permitted) else math.inf,
-            restarting_s=max(0.0, restart_s - (now - began)) if runs and not reported else 0.0,
+            restarting_s=max(0.0, restart_s - (now - began)) if runs and restarts else 0.0,
             weight=elastic.weight,
             tenant=job.user,
             held=bool(hold),

@@ -12,22 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.config.settings import ElasticPool
 from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_batch.elastic.policy import Objective, Rules, Target, decide
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
-from ffdl_batch.services.deployment.attempt_planning import plan_attempt
 from ffdl_batch.services.deployment.elastic_pools import ElasticPools, is_admitted, waits_for_pool
 from ffdl_batch.services.elastic.decision_records import Decision, encode
 from ffdl_batch.services.elastic.in_place import InPlaceChanges
 from ffdl_batch.services.elastic.learner_history import LearnerHistory
 from ffdl_batch.services.elastic.pool_jobs import RESTART_S, Described, describe
+from ffdl_batch.services.elastic.possible_sizes import PossibleSizes
 from ffdl_batch.services.elastic.size_changes import Reached, SizeChanges, resume_halted, unpooled
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
@@ -39,10 +38,6 @@ LEAST_S = 1.0
 """Shortest time between two decisions about a pool."""
 PAUSES = 5
 """Minimum pause after decisions, as a multiple of the time that they took."""
-REFUSED_S = 600.0
-"""After this time, a size that could not be planned is tried again, because nodes may have been added."""
-TRIES, NEAR = 8, 16
-"""How often a decision is repeated if one of its sizes cannot be planned, and how far from it other sizes are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +62,7 @@ class Scaler:
         leases: Leases,
         reached: Reached = lambda _step: None,
     ) -> None:
-        self._storage, self._adapters, self._node_exclusion = storage, adapters, node_exclusion
-        self._pools, self._reached = pools, reached
+        self._storage, self._pools, self._reached = storage, pools, reached
         self._leases = {name: LeaderLease(leases, f"scaler {name}") for name in pools.pools}
         self._decided_at: dict[str, float] = {}
         """When each pool was decided about last (monotonic)."""
@@ -78,10 +72,9 @@ class Scaler:
         """Pools in which a job has come or ended since."""
         self._in_place, self._shrinks = InPlaceChanges(adapters), False
         self._histories: dict[JobId, LearnerHistory] = {}
-        self._refused: dict[JobId, dict[int, float]] = {}
-        """Numbers of learners with which a job cannot be planned, and when each is tried again (monotonic)."""
-        self._timed: set[tuple[JobId, int, int]] = set()
-        """Changes whose duration was measured: job, attempt, and number of its changes in place."""
+        self._sizes = PossibleSizes(storage, adapters, node_exclusion)
+        self._timed: set[tuple[JobId, int]] = set()
+        """Restarts whose duration was measured: job and attempt."""
 
     def step(self) -> tuple[int, float]:
         """Continue changes, and decide about the pools that are due. Return how many jobs changed, and how long to
@@ -141,12 +134,9 @@ class Scaler:
 
     def _forget(self, jobs: Sequence[ElasticJob]) -> None:
         live = {one.job.id for one in jobs}
-        for known in (self._histories, self._refused):
-            for job_id in known.keys() - live:
-                del known[job_id]
-        now = self._storage.clock.monotonic()
-        for job_id, sizes in self._refused.items():
-            self._refused[job_id] = {learners: until for learners, until in sizes.items() if until > now}
+        for job_id in self._histories.keys() - live:
+            del self._histories[job_id]
+        self._sizes.forget(live)
         self._timed = {one for one in self._timed if one[0] in live}
 
     def _decide(self, name: str, jobs: Sequence[ElasticJob]) -> int:
@@ -159,15 +149,12 @@ class Scaler:
         found = _sort([self._look(one, attempts[one.job.id]) for one in jobs])
         by_id = {str(one.job.id): one for one in found.open}
         rules = Rules(Objective(pool.objective))
-        for _ in range(TRIES):
-            described = self._describe(pool, found.open, attempts, now)
-            fixed = {**found.fixed, **_undescribed(found.open, described)}
-            gpus = max(0, pool.gpus - sum(fixed.values()))
-            described = _without_holds_beyond(described, gpus)
-            targets = tuple(decide([one.job for one in described], gpus, rules))
-            wanted = [(by_id[one.job.name].job, target) for one, target in zip(described, targets, strict=True)]
-            if not sum(self._refuse(job, target) for job, target in wanted):
-                break
+        self._sizes.look(one.job for one in found.open)
+        described = self._describe(pool, found.open, attempts, now)
+        fixed = {**found.fixed, **_undescribed(found.open, described)}
+        gpus = max(0, pool.gpus - sum(fixed.values()))
+        described = _without_holds_beyond(described, gpus)
+        targets = tuple(decide([one.job for one in described], gpus, rules))
         decision = Decision(name, now, gpus, fixed, rules, described, targets)
         if not self._storage.store.elastic.add_decision(self._leases[name].named, encode(decision)):
             return 0
@@ -181,12 +168,11 @@ class Scaler:
         if size is not None and size.state is SizeState.SHRINKING and size.attempt == job.attempt:
             return one  # only after the change is it known which size its reports belong to
         history.look(self._storage.root, job, attempts)
-        changes = len(attempts[-1].resizes) if attempts else 0
-        key, first_at = (job.id, job.attempt, changes), history.first_at.get((job.attempt, changes))
+        key, first_at = (job.id, job.attempt), history.first_at.get((job.attempt, 0))
         if size is None or first_at is None or key in self._timed or size.attempt != job.attempt:
             return one
-        if size.state is not SizeState.ADMITTED or (job.attempt < 2 and not changes):
-            return one
+        if size.state is not SizeState.ADMITTED or job.attempt < 2 or attempts[-1].resizes:
+            return one  # a change in place does not restart the job
         self._timed.add(key)
         restart_s = max(1.0, first_at - size.requested_at)
         self._storage.store.elastic.note_restart(job.id, restart_s)
@@ -205,7 +191,7 @@ class Scaler:
                 pool,
                 now,
                 restart_s=median(measured) if measured else RESTART_S,
-                refused=self._refused.get(one.job.id, ()),
+                possible=self._sizes.of(one.job),
             )
             for one in jobs
         )
@@ -237,74 +223,15 @@ class Scaler:
             self._shrinks = is_shrinking or self._shrinks
             return is_shrinking
         try:
-            possible = not learners or self._can_plan(job, learners, target.batch)
+            possible = not learners or self._sizes.can_plan(job, learners, target.batch)
         except SchedulerUnreachable as error:
             log.info("%s keeps its size, because the scheduler does not answer: %s", job.id, error)
             return False
         if not possible:
-            self._refused.setdefault(job.id, {})[learners] = self._storage.clock.monotonic() + REFUSED_S
             self._soon.add(name)
             return False
         change = changes.admit if waits else changes.halt
         return change(job, one.size, learners, target.batch)
-
-    def _refuse(self, job: Job, target: Target) -> bool:
-        """Return whether a job cannot get this size. If so, note it, with the sizes next to it that are not possible
-        either."""
-        if not target.gpus or (job.state is not JobState.PENDING and target.gpus == _gpus(job)):
-            return False
-        learners = target.gpus // workers_of(1, job.effective_spec.resources.gpus)
-        elasticity = job.spec.batch.elasticity
-        assert elasticity is not None  # it belongs to a pool
-        try:
-            if self._can_plan(job, learners, target.batch):
-                return False
-            refused, until = self._refused.setdefault(job.id, {}), self._storage.clock.monotonic() + REFUSED_S
-            most, least = min(elasticity.max_learners, learners + NEAR), max(elasticity.min_learners, learners - NEAR)
-            for numbers in (range(learners, most + 1), range(learners, least - 1, -1)):
-                for number in numbers:
-                    if number != learners and self._can_plan(job, number, target.batch):
-                        break
-                    refused[number] = until
-        except SchedulerUnreachable:
-            return False
-        return True
-
-    def _can_plan(self, job: Job, learners: int, batch: int) -> bool:
-        """Return whether an attempt with this size can be planned and uses its nodes well.
-
-        No GPU of its allocation may be idle: the scheduler allocates the same number on each node, and the pool does
-        not count idle ones. Jobs of the same size must fit on the rest of its nodes.
-
-        The deployer fails a job that cannot run as it is. Raises SchedulerUnreachable.
-        """
-        if learners == job.effective_spec.resources.learners:
-            return True
-        nodes = self._nodes(job, learners, batch)
-        elasticity = job.spec.batch.elasticity
-        if nodes is None or (elasticity is not None and learners == elasticity.min_learners):
-            return nodes is not None
-        return learners % nodes == 0 and self._fits_beside_itself(job, learners, nodes)
-
-    def _fits_beside_itself(self, job: Job, learners: int, nodes: int) -> bool:
-        """Return whether the number of learners that fills the nodes is a multiple of the job's own, or too large to
-        be found."""
-        unlimited = replace(job, spec=replace(job.spec, batch=replace(job.spec.batch, elasticity=None)))
-        for number in range(learners + 1, learners + NEAR):
-            if self._nodes(unlimited, number, 0) != nodes:
-                return (number - 1) % learners == 0
-        return True
-
-    def _nodes(self, job: Job, learners: int, batch: int) -> int | None:
-        """Return how many nodes the job gets with this number of learners; None if that cannot be planned. Raises
-        SchedulerUnreachable."""
-        overrides = replace(job.overrides, learners=learners, global_batch=batch)
-        wanted = replace(job, overrides=overrides, attempt=job.attempt + 1)
-        try:
-            return plan_attempt(self._storage, self._adapters, self._node_exclusion, wanted).launch.nodes
-        except (InvalidRequest, UnknownImage) as error:
-            log.debug("%s cannot have %d learners: %s", job.id, learners, error)
-            return None
 
 
 def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:

@@ -85,11 +85,12 @@ class SizeChanges:
         """Record that the nodes of a shrinking job were released. `resizes` are the earlier ones of its attempt."""
         done = Resize(known.requested_at, self._now(), known.learners, known.global_batch)
         size = f"{counted(known.learners, 'learner')} and batch {known.global_batch}"
+        overrides = replace(job.overrides, learners=known.learners, global_batch=known.global_batch)
         change = Change(
             steps=((job.state, done.at),),
             cause=Cause.RESIZED,
             message=f"the scaler of pool {self.pool} shrank the job in place to {size}",
-            columns={"overrides": replace(job.overrides, learners=known.learners, global_batch=known.global_batch)},
+            columns={"overrides": overrides, "spent": replace(job.spent, resizes=job.spent.resizes + 1)},
             resizes=(*resizes, done),
         )
         size_after = replace(known, state=SizeState.ADMITTED)

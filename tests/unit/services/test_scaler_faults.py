@@ -19,7 +19,7 @@ from ffdl_batch.services.deployment.step_lease import StepLease
 from ffdl_batch.services.elastic import learner_history
 from ffdl_batch.services.elastic.learner_history import LearnerHistory
 from ffdl_batch.services.elastic.pool_queries import replay_decisions
-from ffdl_batch.services.elastic.scaler import REFUSED_S
+from ffdl_batch.services.elastic.possible_sizes import REFUSED_S
 from ffdl_batch.services.elastic.size_changes import SizeChanges
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import halt_job
