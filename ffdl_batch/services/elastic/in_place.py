@@ -83,7 +83,7 @@ class InPlaceChanges:
             if nodes is None or not self._give_back(changes, job, nodes):
                 return False
         except (OSError, SchedulerUnreachable) as error:
-            log.info("job %s: its nodes could not be released now; the scaler tries again: %s", job.id, error)
+            log.debug("job %s: its nodes could not be released now; the scaler tries again: %s", job.id, error)
             return False
         except InvalidRequest as error:
             self._refused.add(job.id)
