@@ -146,7 +146,7 @@ def test_plan_lets_job_shrink_in_place_on_nodes_with_one_gpu_type(resources: Res
     made = replace(made, facts=replace(made.facts, nodes=shapes))
     plan = make_plan(made, SlurmSettings(continue_in_place=True))
     assert plan.launch.shrinks is shrinks
-    assert any("name a GPU type" in one for one in plan.warnings) is not shrinks
+    assert any("GPUs of several types" in one for one in plan.warnings) is not shrinks
     written = options(made, SlurmSettings(continue_in_place=True))
     assert "no-requeue" in written and "requeue" not in written
 
