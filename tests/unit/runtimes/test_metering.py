@@ -28,6 +28,12 @@ def test_plan_metrics_starts_installed_collectors_from_their_path() -> None:
     assert found.metrics is not None and found.metrics.kind == "tensorboard" and found.warnings == ()
 
 
+def test_plan_metrics_collects_reports_without_groups() -> None:
+    found = plan_metrics(spec(EvaluationMetrics("regex_extractor")), "/opt/python", INSTALLED)
+    assert found.metrics is not None and (found.metrics.kind, found.metrics.groups) == ("regex_extractor", ())
+    assert found.collectors and found.warnings == ()
+
+
 def test_plan_metrics_needs_named_interpreter_for_archive_controller() -> None:
     metrics, archive = spec(EvaluationMetrics("file")), controller_arguments("/jobs/controller.pyz")
     found = plan_metrics(metrics, "/opt/python", archive)
@@ -45,7 +51,6 @@ def test_plan_metrics_needs_named_interpreter_for_archive_controller() -> None:
         EvaluationMetrics(),
         EvaluationMetrics("logger"),
         EvaluationMetrics("some/image"),
-        EvaluationMetrics("regex_extractor"),
         EvaluationMetrics("regex_extractor", groups={"g": MetricGroup("(", scalars={"n": MetricValue("INT", "1")})}),
     ],
 )

@@ -188,7 +188,15 @@ def test_halt_and_cancel_return_404_for_job_of_another_user(site: Site) -> None:
     assert site.job(job.id) == job
 
 
-NEW = {"attempt": 1, "requested_action": "", "drill": "", "run": 0, "abandon_mark": None, "format": FORMAT}
+NEW = {
+    "attempt": 1,
+    "requested_action": "",
+    "drill": "",
+    "run": 0,
+    "abandon_mark": None,
+    "learners": None,
+    "format": FORMAT,
+}
 
 
 def cell(site: Site, job: Job) -> object:
