@@ -81,6 +81,26 @@ class Bench:
         self.scaler.step()
         self.deployer.step()
 
+    def turns_killed_at(self, step: str, after: Callable[[int], None]) -> bool:
+        """Make six turns with a new daemon each, one of which is killed at `step`. Call `after` with the number of each
+        turn. Return whether the step was reached."""
+
+        def die(reached: str) -> None:
+            if reached == step:
+                raise Killed
+
+        killed = False
+        for turn in range(6):
+            self.restart(die if not killed else lambda _: None)
+            try:
+                self.turn(tick_s=2)
+            except Killed:
+                killed = True
+                self.restart()
+                self.turn(tick_s=2)
+            after(turn)
+        return killed
+
     def arrive(self, key: str, learners: int = 4, batch: str = "") -> Job:
         """A job that the scaler has admitted, and that trains."""
         job = self.accept(key, learners, batch)
@@ -209,25 +229,15 @@ def test_change_of_size_keeps_retry_budget_and_is_in_history(bench: Bench) -> No
 
 @pytest.mark.parametrize("step", ["decided", "halted", "resumed", "admitted"])
 def test_daemon_killed_at_step_of_change_continues_it_once(bench: Bench, step: str) -> None:
-    def die(reached: str) -> None:
-        if reached == step:
-            raise Killed
-
     first = bench.arrive("first")
     bench.report(first, 100.0, remaining=360_000.0)
     second = bench.accept("second")
-    killed = False
-    for _ in range(6):
-        bench.restart(die if not killed else lambda _: None)
-        try:
-            bench.turn(tick_s=2)
-        except Killed:
-            killed = True
-            bench.restart()
-            bench.turn(tick_s=2)
+
+    def halt(_turn: int) -> None:
         if bench.halts(first) == [True] and bench.site.job(first.id).state is JobState.PROCESSING:
             bench.checkpoints(first)
-    assert killed
+
+    assert bench.turns_killed_at(step, halt)
     assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
     assert sum(bench.learners(first, second)) <= 4
     tokens = [token for _, token in bench.site.scheduler.submitted]

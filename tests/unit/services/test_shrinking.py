@@ -26,7 +26,7 @@ from ffdl_batch.services.outcome.attempt_records import read_events
 from ffdl_batch.store import SizeState
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import MANIFEST, Site
-from tests.unit.services.test_scaler import ELASTIC, POOL, Bench, Killed, last_inputs
+from tests.unit.services.test_scaler import ELASTIC, POOL, Bench, last_inputs
 
 ANY_BATCH = ELASTIC.replace("{min", "{in_place: true, min")
 IN_PLACE = ANY_BATCH.replace("per_gpu_max: 64", "per_gpu_max: 16")
@@ -130,25 +130,15 @@ def test_change_in_place_is_in_history_and_view_of_attempt(bench: Nodes) -> None
 
 @pytest.mark.parametrize("step", ["decided", "shrinking", "left", "given_back", "shrunk", "admitted"])
 def test_daemon_killed_at_step_of_change_in_place_continues_it_once(bench: Nodes, step: str) -> None:
-    def die(reached: str) -> None:
-        if reached == step:
-            raise Killed
-
     first = bench.arrive("first")
     bench.report(first, 100.0, remaining=360_000.0)
     second = bench.accept("second")
-    killed = False
-    for turn in range(6):
-        bench.restart(die if not killed else lambda _: None)
-        try:
-            bench.turn(tick_s=2)
-        except Killed:
-            killed = True
-            bench.restart()
-            bench.turn(tick_s=2)
+
+    def leave(turn: int) -> None:
         if turn == 2:
             bench.leave(first, 3, 4)
-    assert killed
+
+    assert bench.turns_killed_at(step, leave)
     assert {one for _, one in bench.site.scheduler.shrunk} == {("n1", "n2")}
     assert bench.learners(first, second) == [2, 2]
     jobs = [bench.site.job(job.id) for job in (first, second)]
