@@ -42,7 +42,7 @@ from ffdl_batch.services.tokens import LONGEST_S, SHORTEST_S, USUAL_S
 
 FFDL_API = "/v1/"
 """Beginning of the paths of FfDL's REST API."""
-MAX_SUBMISSIONS = 100
+MAX_SUBMISSIONS = 500
 RETRY_S = 5
 """When a client that was refused a connection may try again."""
 

@@ -27,7 +27,7 @@ from ffdl_batch.host.time_zone import read_utc_offsets
 
 OptionValue = str | int | float | bool | None
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)", re.ASCII)
-MAX_PER_REQUEST = 100
+MAX_PER_REQUEST = 500
 MAX_REQUEST_BYTES = 8 << 20
 
 

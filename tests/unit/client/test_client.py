@@ -66,12 +66,12 @@ def test_submit_takes_file_or_text_uploads_model_once_and_returns_job_handle(
     assert ffdl_batch.Client is Client
 
 
-def test_submit_many_sends_200_manifests_in_two_batches_with_one_upload(
+def test_submit_many_sends_600_manifests_in_two_batches_with_one_upload(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
-    results = client.submit_many([manifest] * 200, model)
-    assert [r.id for r in results] == [f"training-{n:09d}" for n in range(1, 201)]
-    assert daemon.batches == [100, 100]
+    results = client.submit_many([manifest] * 600, model)
+    assert [r.id for r in results] == [f"training-{n:09d}" for n in range(1, 601)]
+    assert daemon.batches == [500, 100]
     assert sum(request.startswith("PUT") for request in daemon.requests) == 1
 
 

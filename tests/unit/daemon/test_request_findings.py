@@ -51,7 +51,7 @@ def test_path_that_does_not_fit_names_field_value_and_cause(desk: Desk) -> None:
         ([], "body: the list must be an object of JSON"),
         ({"submissions": {}}, "body.submissions: the object must be a list"),
         ({"submissions": []}, "body.submissions: it must have at least 1 entry, and has 0"),
-        ({"submissions": [{}] * 101}, "body.submissions: it must have at most 100 entries, and has 101"),
+        ({"submissions": [{}] * 501}, "body.submissions: it must have at most 500 entries, and has 501"),
         ({"submissions": [{**WHOLE, "umask": "x"}]}, "body.submissions[0].umask: 'x' must be a whole number"),
         ({"submissions": [{**WHOLE, "strict": 7}]}, "body.submissions[0].strict: '7' must be true or false"),
         ({"submissions": [{**WHOLE, "key": None}]}, "body.submissions[0].key: null must be text"),
