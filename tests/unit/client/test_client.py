@@ -40,8 +40,9 @@ from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 
 @pytest.fixture
-def client(daemon: FakeDaemon) -> Client:
-    return Client(daemon.path, start=False)
+def client(daemon: FakeDaemon) -> Iterator[Client]:
+    with Client(daemon.path, start=False) as client:
+        yield client
 
 
 def test_submit_takes_file_or_text_uploads_model_once_and_returns_job_handle(
