@@ -15,7 +15,8 @@ import pytest
 
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.hub import Hub
-from ffdl_batch.site.hub import daemons, device_logins
+from ffdl_batch.site.hub import daemons
+from ffdl_batch.site.hub.tokens import device_logins
 from tests.fakes.certificates import certificate_for
 from tests.fakes.oidc_provider import USER_CODE, OidcProvider
 from tests.unit.cli.programs import FFDL, run

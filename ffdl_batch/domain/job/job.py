@@ -241,7 +241,7 @@ class Change:
     restarts: tuple[tuple[float, str], ...] = ()
     """Learners that were started again, oldest first: time and message. Each is an entry beside those of the steps."""
     resizes: tuple[Resize, ...] = ()
-    """All changes in place of the current attempt, the last of which is new; () = no new change."""
+    """All changes in place of the current attempt; the last one is new. () = no new change."""
     incidents: tuple[Incident, ...] = ()
     """Incidents of this job; one that is known (attempt and episode) is not written again."""
     attempt_gpus: float | None = None

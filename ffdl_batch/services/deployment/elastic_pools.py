@@ -1,4 +1,4 @@
-"""Tells which elastic jobs a scaler sizes, and lets those wait that it has not admitted yet.
+"""Finds the elastic jobs that a scaler sizes, and keeps those waiting that it has not admitted yet.
 
 A job is admitted if its scaler has stored a size for the attempt that it would begin.
 """

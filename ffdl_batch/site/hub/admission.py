@@ -20,7 +20,7 @@ from ffdl_batch.site.hub.fair_window import FairWindow
 from ffdl_batch.site.hub.gpu_hours import PREFIX, Period, stored_hours
 from ffdl_batch.site.hub.schema import ADMISSIONS
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, read_levers, read_tenants
-from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.site.hub.tokens.token_index import account_name
 from ffdl_batch.store.database import Database
 
 MOST_LIVE = 50_000

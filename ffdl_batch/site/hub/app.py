@@ -33,10 +33,8 @@ from ffdl_batch.site.hub.audit import Audit, Entry
 from ffdl_batch.site.hub.bodies import unknown_route
 from ffdl_batch.site.hub.callers import Caller, Limits, TrustedProxies, find_role, refuse
 from ffdl_batch.site.hub.daemons import Daemons, unavailable
-from ffdl_batch.site.hub.device_logins import DeviceLogins
 from ffdl_batch.site.hub.ffdl_clients import with_bearer_token
 from ffdl_batch.site.hub.listing import JobListing
-from ffdl_batch.site.hub.logins import Logins
 from ffdl_batch.site.hub.own_routes import OwnRoutes
 from ffdl_batch.site.hub.proxy import UPGRADES, AnswerBroken, CallerGone, request_head
 from ffdl_batch.site.hub.settings import HubSettings
@@ -45,6 +43,8 @@ from ffdl_batch.site.hub.site_reports import SiteReports
 from ffdl_batch.site.hub.store import HubStore
 from ffdl_batch.site.hub.tenant_routes import TenantRoutes
 from ffdl_batch.site.hub.tenants import LeverKind
+from ffdl_batch.site.hub.tokens.device_logins import DeviceLogins
+from ffdl_batch.site.hub.tokens.logins import Logins
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from ffdl_batch.domain.incidents.node_score import LOOK_BACK_S, NodesReport, sco
 from ffdl_batch.domain.incidents.report import FaultsReport, Scope, make_report
 from ffdl_batch.services.refusals import Refused, wrong_usage
 from ffdl_batch.site.hub.schema import INCIDENTS
-from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.site.hub.tokens.token_index import account_name
 from ffdl_batch.store.database import Database
 
 MOST_OF_USER = 5_000

@@ -27,12 +27,12 @@ from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.bodies import read_small, unknown_route
 from ffdl_batch.site.hub.callers import Caller, Limits, refuse
 from ffdl_batch.site.hub.daemons import Daemons
-from ffdl_batch.site.hub.device_logins import DeviceLogins
 from ffdl_batch.site.hub.listing import JobListing
-from ffdl_batch.site.hub.logins import Logins, read_login
 from ffdl_batch.site.hub.proxy import request_head
 from ffdl_batch.site.hub.tenant_routes import TenantRoutes
-from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
+from ffdl_batch.site.hub.tokens.device_logins import DeviceLogins
+from ffdl_batch.site.hub.tokens.logins import Logins, read_login
+from ffdl_batch.site.hub.tokens.token_index import IndexRefused, TokenIndex
 
 LONGEST_S = 367 * 86400
 """Maximum lifetime of a token: a year, and a margin for clocks that differ."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.site.hub.tokens.token_index import account_name
 
 SITE_FILE = Path("/etc/ffdl/site.toml")
 _PATHS = ("socket", "certificate", "key", "audit_file", "run_dir", "oidc_ca", "kubeconfig")

@@ -12,7 +12,7 @@ from ffdl_batch.site.hub.gpu_hours import GpuHours
 from ffdl_batch.site.hub.incident_index import IncidentIndex
 from ffdl_batch.site.hub.schema import create_tables
 from ffdl_batch.site.hub.tenants import Tenants
-from ffdl_batch.site.hub.token_index import TokenIndex, account_name
+from ffdl_batch.site.hub.tokens.token_index import TokenIndex, account_name
 from ffdl_batch.store.database import Database
 
 

@@ -24,13 +24,13 @@ from ffdl_batch.site.hub.admission import Use
 from ffdl_batch.site.hub.audit import Entry
 from ffdl_batch.site.hub.bodies import read_json, read_small, unknown_route
 from ffdl_batch.site.hub.callers import find_role, refuse
-from ffdl_batch.site.hub.cluster_tokens import ClusterTokens
 from ffdl_batch.site.hub.gpu_hours import PREFIX, NoAccounting
 from ffdl_batch.site.hub.incident_index import read_incidents
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.store import HubStore
 from ffdl_batch.site.hub.tenants import EACH, WHOLE, Lever, LeverKind, Quota, Tenant, TenantRefused, check_resource
-from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.site.hub.tokens.cluster_tokens import ClusterTokens
+from ffdl_batch.site.hub.tokens.token_index import account_name
 
 LONGEST_WHY = 200
 PATIENCE_S = 5.0

@@ -14,7 +14,7 @@ from sqlalchemy.sql import ColumnElement
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.site.hub.schema import ACCOUNTS, ADMISSIONS, GUESTS, LEVERS, MEMBERS, QUOTAS, TENANTS
-from ffdl_batch.site.hub.token_index import ALL_TOKENS, account_name
+from ffdl_batch.site.hub.tokens.token_index import ALL_TOKENS, account_name
 from ffdl_batch.store.database import Database
 
 WHOLE, EACH = "", "*"
@@ -182,7 +182,7 @@ class Tenants:
                 connection.execute(insert(GUESTS).values(name=name, tenant=tenant))
 
     def daemon_of_guest(self, name: str) -> int | None:
-        """Return the uid of the daemon of the tenant of which this is a member; None if there is none."""
+        """Return the uid of the daemon of this member's tenant; None if there is none."""
         with self._database.reading() as connection:
             tenant = connection.execute(select(GUESTS.c.tenant).where(GUESTS.c.name == name)).scalar()
         return self._daemons.get(tenant) if tenant is not None else None

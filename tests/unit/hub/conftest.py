@@ -29,7 +29,7 @@ from ffdl_batch.site.hub.audit import Audit
 from ffdl_batch.site.hub.main import make_servers
 from ffdl_batch.site.hub.settings import HubSettings
 from ffdl_batch.site.hub.store import HubStore, open_hub_store
-from ffdl_batch.site.hub.token_index import TokenIndex
+from ffdl_batch.site.hub.tokens.token_index import TokenIndex
 from ffdl_batch.store.database import connect
 
 OWN = os.getuid()

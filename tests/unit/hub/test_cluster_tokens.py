@@ -15,9 +15,9 @@ import pytest
 from ffdl_batch.domain.scheduler_errors import SchedulerUnreachable
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.refusals import Refused
-from ffdl_batch.site.hub import cluster_tokens
-from ffdl_batch.site.hub.cluster_tokens import LEAST_S, LIFETIME_S, ClusterTokens
 from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.tokens import cluster_tokens
+from ffdl_batch.site.hub.tokens.cluster_tokens import LEAST_S, LIFETIME_S, ClusterTokens
 
 VISION, SPEECH = 70001, 70002
 

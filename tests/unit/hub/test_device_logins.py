@@ -21,11 +21,12 @@ from joserfc.jwk import ECKey, OKPKey
 
 from ffdl_batch.domain.access import new_token, rename_login, write_login
 from ffdl_batch.services.refusals import Refused
-from ffdl_batch.site.hub import daemons, device_logins, oidc
+from ffdl_batch.site.hub import daemons
 from ffdl_batch.site.hub.app import Hub
-from ffdl_batch.site.hub.device_logins import DeviceLogins, find_user
 from ffdl_batch.site.hub.settings import HubSettings, SettingsRefused
-from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.site.hub.tokens import device_logins, oidc
+from ffdl_batch.site.hub.tokens.device_logins import DeviceLogins, find_user
+from ffdl_batch.site.hub.tokens.token_index import account_name
 from tests.fakes.oidc_provider import CLIENT, KEY, OTHER_KEY, USER_CODE, OidcProvider
 from tests.unit.hub.conftest import OWN, Reply, Site, answer
 from tests.unit.hub.test_hub import audit, until

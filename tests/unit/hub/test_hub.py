@@ -475,7 +475,7 @@ def test_large_registration_is_refused(start_hub: StartHub) -> None:
 
 def test_user_has_a_limited_number_of_tokens(start_hub: StartHub, monkeypatch: pytest.MonkeyPatch) -> None:
     site = start_hub()
-    monkeypatch.setattr("ffdl_batch.site.hub.token_index.MOST_OF_USER", 2)
+    monkeypatch.setattr("ffdl_batch.site.hub.tokens.token_index.MOST_OF_USER", 2)
     body = json.dumps({"expires_at": time.time() + 50})
     statuses = [
         site.ask(f"/api/site/v1/tokens/{str(n) * 12}", "PUT", local=True, token="", body=body).status for n in (1, 2)

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives import hashes
 from ffdl_batch.domain.access import login_payload
 from ffdl_batch.host.munge import Decoded, MungeFailed
 from ffdl_batch.services.refusals import Refused
-from ffdl_batch.site.hub import daemons, logins
-from ffdl_batch.site.hub.logins import fingerprint
+from ffdl_batch.site.hub import daemons
+from ffdl_batch.site.hub.tokens import logins
+from ffdl_batch.site.hub.tokens.logins import fingerprint
 from tests.fakes.certificates import certificate_for
 from tests.unit.hub.conftest import OWN, Site, answer
 

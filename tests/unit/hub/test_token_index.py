@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from ffdl_batch.site.hub import token_index
 from ffdl_batch.site.hub.schema import create_tables
-from ffdl_batch.site.hub.token_index import IndexRefused, TokenIndex
+from ffdl_batch.site.hub.tokens import token_index
+from ffdl_batch.site.hub.tokens.token_index import IndexRefused, TokenIndex
 from ffdl_batch.store.database import connect
 from tests.postgres import running_postgres
 from tests.unit.hub.conftest import ID, OWN, Site, answer

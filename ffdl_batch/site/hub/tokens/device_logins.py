@@ -20,8 +20,8 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.site.hub.callers import refuse
 from ffdl_batch.site.hub.daemons import unavailable
-from ffdl_batch.site.hub.oidc import DeviceLogin, LoginDenied, Provider, ProviderFailed
 from ffdl_batch.site.hub.settings import HubSettings
+from ffdl_batch.site.hub.tokens.oidc import DeviceLogin, LoginDenied, Provider, ProviderFailed
 from ffdl_batch.site.spawner import NO_UIDS, is_subordinate
 
 log = logging.getLogger(__name__)

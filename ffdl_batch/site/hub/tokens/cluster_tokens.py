@@ -20,7 +20,7 @@ from ffdl_batch.ports.capabilities import KeepsTenants
 from ffdl_batch.site.hub.callers import refuse
 from ffdl_batch.site.hub.daemons import unavailable
 from ffdl_batch.site.hub.settings import HubSettings
-from ffdl_batch.site.hub.token_index import account_name
+from ffdl_batch.site.hub.tokens.token_index import account_name
 
 LIFETIME_S = 3600
 LEAST_S = 1800.0
