@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from ffdl_batch import __version__
 from ffdl_batch.cli.connection import (
     USER_COMMANDS,
     find_daemon_log,
@@ -136,6 +137,7 @@ def _run_on_host(place: HostPlace, words: Sequence[str]) -> int:
 )
 @host_option
 @user_option
+@click.version_option(__version__, "-V", "--version", message="ffdl %(version)s")
 def ffdl(**_: object) -> None:
     """Run deep-learning training jobs from one manifest, on Slurm, Kubernetes or this machine.
 

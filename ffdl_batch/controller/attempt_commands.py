@@ -7,6 +7,7 @@ import os
 import sys
 from typing import List, Optional
 
+from ffdl_batch import __version__
 from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
@@ -26,6 +27,7 @@ def main(arguments: List[str]) -> int:
     os.umask(PRIVATE_UMASK)  # sbatch and kubelets start it with another one
     nonblocking_stderr.install()
     parser = argparse.ArgumentParser(prog="ffdl-controller", description="Users do not start it.")
+    parser.add_argument("--version", action="version", version=f"ffdl-controller {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("head", "execute an attempt"),

@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Dict
 
+from ffdl_batch import __version__
 from ffdl_batch.attempt.file_writer import write_bytes
 
 DOMAIN = (
@@ -50,6 +51,7 @@ DOMAIN = (
 )
 _MAIN = "import sys\n\nfrom ffdl_batch.controller.__main__ import main\n\nsys.exit(main())\n"
 _PACKAGE = '"""The controller\'s part of ffdl_batch."""\n'
+_ROOT = f'{_PACKAGE}__version__ = "{__version__}"\n'
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
@@ -95,7 +97,7 @@ def _bytecode(name: str, text: str) -> bytes:
 
 def _contents() -> Dict[str, str]:
     package = Path(__file__).parent.parent
-    contents = {"__main__.py": _MAIN, "ffdl_batch/__init__.py": _PACKAGE, "ffdl_batch/domain/__init__.py": _PACKAGE}
+    contents = {"__main__.py": _MAIN, "ffdl_batch/__init__.py": _ROOT, "ffdl_batch/domain/__init__.py": _PACKAGE}
     for folder in ("controller", "attempt", "host"):
         for path in sorted((package / folder).rglob("*.py")):
             if path.name != "zipapp.py":

@@ -66,10 +66,11 @@ def unknown_job(job_id: str) -> Refused:
     return Refused(problem, 404)
 
 
-def schedulers_id(text: str, backend: str, ours: str) -> Refused:
-    """The request names a scheduler's id. `ours` is the job or array with that id."""
-    message = f"{text} is the id that {backend} gave to {ours}"
-    return Refused(Problem("C101", message, ExitCode.FAILED, cure=f"name it {ours}"), 404)
+def native_array(text: str, backend: str, array: str, task: str) -> Refused:
+    """The request needs one job and names a native array of the scheduler. `task` is the id of one of its tasks."""
+    message = f"{text} is the id that {backend} gave to jobs of {array}"
+    cure = f"name one of them, as {task}, or {array}"
+    return Refused(Problem("C101", message, ExitCode.FAILED, cure=cure), 404)
 
 
 def unknown_array(array_id: str) -> Refused:
@@ -87,9 +88,17 @@ def whole_array(array_id: str, index: int) -> Refused:
 
 def ambiguous_job(beginning: str, ids: Sequence[str], *, complete: bool) -> Refused:
     """Several of the caller's jobs have ids with this beginning."""
+    return _ambiguous(f"{beginning} is the beginning of several ids", ids, complete)
+
+
+def ambiguous_native_id(text: str, ids: Sequence[str], *, complete: bool) -> Refused:
+    """Several of the caller's jobs had this id in a scheduler."""
+    return _ambiguous(f"{text} is a scheduler's id of several jobs", ids, complete)
+
+
+def _ambiguous(message: str, ids: Sequence[str], complete: bool) -> Refused:
     named = ", ".join(ids) + ("" if complete else " and others")
-    message = f"{beginning} is the beginning of several ids: {named}"
-    return Refused(Problem("C101", message, ExitCode.FAILED, cure="write one of them"), 404)
+    return Refused(Problem("C101", f"{message}: {named}", ExitCode.FAILED, cure="write one of them"), 404)
 
 
 def not_allowed(message: str) -> Refused:

@@ -145,15 +145,15 @@ def find_ids(connection: Connection, beginning: str, uid: int | None, limit: int
     return [JobId(job_id) for job_id in connection.execute(ordered).scalars()]
 
 
-def find_native(connection: Connection, reader: JobReader, native_id: str, uid: int | None) -> Job | None:
-    """Return the newest job of `uid` (None = any user) with an attempt of this native id, or a task of it."""
+def find_native(connection: Connection, reader: JobReader, native_id: str, uid: int | None, limit: int) -> list[Job]:
+    """Return the jobs of `uid` (None = any user) with an attempt of this native id, or a task of it, newest first."""
     tasks = ATTEMPTS.c.native_id.startswith(f"{native_id}_", autoescape=True)
     attempts = select(ATTEMPTS.c.job_id).where(or_(ATTEMPTS.c.native_id == native_id, tasks))
     query = select(*JOB_COLUMNS).where(JOBS.c.id.in_(attempts))
     if uid is not None:
         query = query.where(JOBS.c.uid == uid)
-    row = connection.execute(query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(1)).first()
-    return reader.job(row) if row is not None else None
+    ordered = query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(limit)
+    return [reader.job(row) for row in connection.execute(ordered)]
 
 
 def live_deployed(connection: Connection, reader: JobReader, backend: str) -> list[Job]:

@@ -173,13 +173,11 @@ class Store:
         with self._database.reading() as connection:
             return queries.find_ids(connection, beginning, uid, limit)
 
-    def find_native(self, native_id: str, uid: int | None) -> Job | None:
-        """Return the newest job of `uid` (None = any user) with this native id; one of the elements for a native array.
-
-        Use it only for messages, because schedulers reuse ids.
-        """
+    def find_native(self, native_id: str, uid: int | None, limit: int) -> list[Job]:
+        """Return at most `limit` jobs of `uid` (None = any user) with this native id, or of the native array with it,
+        newest first. There may be several, because schedulers reuse ids."""
         with self._database.reading() as connection:
-            return queries.find_native(connection, self._reader, native_id, uid)
+            return queries.find_native(connection, self._reader, native_id, uid, limit)
 
     def live_deployed(self, backend: str) -> list[Job]:
         """Return the live jobs of `backend` that its scheduler can be asked about: DEPLOYING to STORING with a native

@@ -18,6 +18,7 @@ from ffdl_batch.exit_handling import complain, detachable
 from ffdl_batch.option_types import Number, WholeNumber
 
 if TYPE_CHECKING:
+    from ffdl_batch.client import Client
     from ffdl_batch.domain.job.views import ArrayView, JobView
 
 
@@ -161,37 +162,56 @@ def resume(  # noqa: PLR0913  (one parameter per option)
 
 @click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--wait", "with_wait", is_flag=True, help="Wait until the jobs have ended and their GPUs are free.")
 @json_option("Print JSON, one line per job.")
-def cancel(job_ids: Sequence[str], as_json: bool) -> int:
+def cancel(job_ids: Sequence[str], with_wait: bool, as_json: bool) -> int:
     """Cancel jobs, or all jobs of an array, including HALTED ones. Records, logs and stored results are kept.
 
     Jobs that have COMPLETED or FAILED do not change, and a message on standard error says so.
     """
     from ffdl_batch.client import RequestRefused
-    from ffdl_batch.client.api import is_ended
-    from ffdl_batch.domain.job_state import JobState
 
     code = 0
     requested: set[str] = set()
+    pending: list[str] = []
     with open_client() as client:
         for job_id in job_ids:
             try:
-                if is_array(job_id):
-                    array = client.arrays.cancel(job_id)
-                    _print_array(array, "cancel requested", as_json=as_json)
-                    requested |= set() if array.ended else {array.backend}
-                    continue
-                job = client.cancel(job_id)
-                requested |= set() if is_ended(job) else {job.backend}
+                ended, backend = _cancel(client, job_id, is_silent=with_wait, as_json=as_json)
             except RequestRefused as error:  # a wrong id must not protect the other jobs
                 complain(str(error))
                 code = code or error.problem.exit_code
                 continue
-            _print_job(job, "" if is_ended(job) else ", cancel requested", as_json=as_json)
-            if is_ended(job) and job.state != JobState.CANCELLED:
-                complain(f"{job.id} had ended already, as {job.state}; nothing was cancelled")
+            requested |= set() if ended else {backend}
+            pending.append(job_id)
         print_outages(client.outages, REQUESTED, requested)
+        if with_wait:
+            with detachable(job_ids, f"ffdl cancel --wait {' '.join(job_ids)}"):
+                for job_id in pending:
+                    if is_array(job_id):
+                        _print_array(client.arrays.wait(job_id), "", as_json=as_json)
+                    else:
+                        _print_job(client.wait(job_id), as_json=as_json)
     return code
+
+
+def _cancel(client: Client, job_id: str, *, is_silent: bool, as_json: bool) -> tuple[bool, str]:
+    """Request the cancellation of a job or an array, and print its state unless `is_silent`. Return whether it has
+    ended, and its backend. Raises RequestRefused."""
+    from ffdl_batch.client.api import is_ended
+    from ffdl_batch.domain.job_state import JobState
+
+    if is_array(job_id):
+        array = client.arrays.cancel(job_id)
+        if not is_silent:
+            _print_array(array, "cancel requested", as_json=as_json)
+        return array.ended, array.backend
+    job = client.cancel(job_id)
+    if not is_silent:
+        _print_job(job, "" if is_ended(job) else ", cancel requested", as_json=as_json)
+    if is_ended(job) and job.state != JobState.CANCELLED:
+        complain(f"{job.id} had ended already, as {job.state}; nothing was cancelled")
+    return is_ended(job), job.backend
 
 
 @click.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.newest_job import job_or_newest
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.options.selection import AttemptNotes, LineNames, Page, attempt_option, page_options
 from ffdl_batch.cli.render.formatting import print_json, read_moment
@@ -34,7 +35,7 @@ _CONTEXT = WholeNumber(0, 1000)
 
 
 @click.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="[ID]", required=False)
 @click.option(
     "-f",
     "--follow",
@@ -70,7 +71,7 @@ _CONTEXT = WholeNumber(0, 1000)
 @json_option("Print JSON, one document per line.")
 def logs(  # noqa: PLR0913  (one parameter per option)
     *,
-    job_id: str,
+    job_id: str | None,
     follow: bool,
     attempt: AttemptChoice,
     learner: int | None,
@@ -88,7 +89,7 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     raw: bool,
     as_json: bool,
 ) -> None:
-    """Show the learners' output, while the job runs and afterwards.
+    """Show the learners' output, while the job runs and afterwards. Without an ID, show that of the newest job.
 
     With --grep, -n counts matching lines. With -A, -B or -C, a line -- marks lines that were left out.
 
@@ -103,7 +104,7 @@ def logs(  # noqa: PLR0913  (one parameter per option)
         raise click.UsageError("-i, -v, -F, -A, -B and -C need --grep")
     grep = None if pattern is None else _grep(pattern, ignore_case, invert_match, fixed_strings, before, after)
     is_whole = since is None and tail is None and grep is None
-    with open_client() as client, detachable([job_id], f"ffdl logs -f {job_id}"):
+    with open_client() as client, detachable([job_id := job_or_newest(client, job_id)], f"ffdl logs -f {job_id}"):
         job = client.get(job_id)
         learners = max(job.learners, *(one.learners for one in job.attempts), 0)
         names = LineNames(learner=learners > 1 and learner is None, attempt=attempt == "all")
@@ -122,6 +123,15 @@ def logs(  # noqa: PLR0913  (one parameter per option)
             if is_whole and which is None:
                 lines = explain_no_lines(lambda: _why_empty(client, job_id, attempt), lines)
             printer.print(notes.watch(warn_of_lost_lines(lines) if is_whole else lines))
+
+
+def follow_log(client: Client, job_id: str, *, as_json: bool) -> None:
+    """Print the output of a job until it ends, as ``ffdl logs -f`` does."""
+    job = client.get(job_id)
+    print_pending_reason(job)
+    lines = explain_no_lines(lambda: _why_empty(client, job_id, None), client.log_texts(job_id, follow=True))
+    printer = LinePrinter(LineNames(learner=job.learners > 1, attempt=False), timestamps=False, as_json=as_json)
+    printer.print(AttemptNotes(job, None).watch(warn_of_lost_lines(lines)))
 
 
 def _why_empty(client: Client, job_id: str, attempt: AttemptChoice) -> str:

@@ -9,6 +9,7 @@ import click
 
 from ffdl_batch.cli.arrays import is_array, print_array
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.newest_job import newest_job
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import format_number, format_time, paint_state, print_json, print_line
 from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
@@ -32,17 +33,20 @@ _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cp
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("job_ids", nargs=-1, metavar="[ID...]")
 @json_option("Print JSON, one line per job.")
 def show(job_ids: Sequence[str], as_json: bool) -> int:
-    """Show everything about jobs: state, times, resources and where each value comes from, results, incidents."""
+    """Show everything about jobs: state, times, resources and where each value comes from, results, incidents.
+
+    Without an ID, show the newest job, or its array. An ID may also be the scheduler's.
+    """
     from ffdl_batch.client import UnknownJob
 
     code = 0
     outages: dict[str, BackendHealth] = {}
     living: set[str] = set()
     with open_client() as client:
-        for number, job_id in enumerate(job_ids):
+        for number, job_id in enumerate(job_ids or [newest_job(client)]):
             try:
                 if is_array(job_id):
                     _show_array(client.arrays.get(job_id), first=not number, as_json=as_json)

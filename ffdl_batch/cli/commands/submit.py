@@ -32,6 +32,7 @@ from ffdl_batch.exit_handling import complain, detachable, run
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
+    from ffdl_batch.client.submissions.submission_builder import Wanted
     from ffdl_batch.domain.job.submission import Submission, SubmissionResult
     from ffdl_batch.domain.job.views import JobView
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 @shared_options()
 @host_option
 @click.option("--parsable", is_flag=True, help="Print only the id.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the job ends, then exit as with --wait.")
 @click.option("-W", "--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
 @click.option("--dry-run", "--dryrun", is_flag=True, help="Print what would be sent, but send nothing.")
 @click.option("--test-only", is_flag=True, help="Ask the scheduler when the job would start, but submit nothing.")
@@ -55,6 +57,8 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
     manner = _manner(given)
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
+    if manner.follow:
+        wanted = _for_one_job(wanted, manifests)
     submissions = build_submissions(manifests, "", wanted)
     with open_client(quiet=manner.quiet) as client:
         if dry_run or test_only:
@@ -62,6 +66,17 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
 
             return print_plans(client, submissions, model, trial=test_only, manner=manner)
         return _submit_all(client, submissions, manifests, model, manner)
+
+
+def _for_one_job(wanted: Wanted, manifests: Sequence[str]) -> Wanted:
+    """Return the options for --follow, with which the daemon refuses arrays. Raises UsageError."""
+    from dataclasses import replace
+
+    from ffdl_batch.domain.job.submission import Expected
+
+    if len(manifests) > 1:
+        raise click.UsageError("--follow is for one job; submit one manifest, or use --wait")
+    return replace(wanted, expected=Expected.JOB)
 
 
 def _submit_all(
@@ -72,6 +87,8 @@ def _submit_all(
     if not manner.quiet:
         print_outages(client.outages, KEPT, {result.backend for result in results if result.id})
     ids = [result.id for result in results if result.id]
+    if manner.follow:
+        _follow(client, ids, manner)
     return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
 
 
@@ -82,7 +99,8 @@ def _manner(given: Mapping[str, Any]) -> Manner:
         parsable=given["parsable"],
         quiet=given["quiet"],
         verbose=given["verbose"] or (whole_number(debug, 9) or 0),
-        wait=given["wait"] or is_flag_set(os.environ.get("SBATCH_WAIT")),
+        wait=given["wait"] or given["follow"] or is_flag_set(os.environ.get("SBATCH_WAIT")),
+        follow=given["follow"],
     )
 
 
@@ -130,6 +148,14 @@ def _print_elements(result: SubmissionResult, manner: Manner) -> None:
         )
     for job_id in result.elements:
         manner.print_verbose(job_id)
+
+
+def _follow(client: Client, ids: Sequence[str], manner: Manner) -> None:
+    from ffdl_batch.cli.commands.logs import follow_log
+
+    for job_id in ids:
+        with detachable([job_id], f"ffdl logs -f {job_id}"):
+            follow_log(client, job_id, as_json=manner.as_json)
 
 
 def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:

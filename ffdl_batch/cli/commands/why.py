@@ -9,6 +9,7 @@ import click
 
 from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.newest_job import newest_job
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.job_messages import print_database_outage
@@ -22,20 +23,21 @@ _WAITS = frozenset({"PENDING", "DEPLOYING", "QUEUED"})
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("job_ids", nargs=-1, metavar="[ID...]")
 @click.option("--alternatives/--no-alternatives", default=True, show_default=True,
               help="Ask the scheduler what would start sooner, without a submission.")  # fmt: skip
 @json_option("Print JSON, one line per job.")
 def why(job_ids: Sequence[str], alternatives: bool, as_json: bool) -> int:
     """Explain why a job is pending: the evidence, what you can do, when it may start, and what would start sooner.
 
-    For a job that is not pending, show what it does. Example: ffdl why training-0a1b2c3d4
+    Without an ID, explain the newest job. For a job that is not pending, show what it does. Example: ffdl why
+    training-0a1b2c3d4
     """
     from ffdl_batch.client import UnknownJob
 
     code = 0
     with open_client() as client:
-        for number, given in enumerate(job_ids):
+        for number, given in enumerate(job_ids or [newest_job(client)]):
             try:
                 job_id = _first_waiting(client, given) if is_array(given) else given
                 view = client.why(job_id, alternatives=alternatives)

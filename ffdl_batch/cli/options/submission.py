@@ -35,6 +35,7 @@ class Manner:
     quiet: bool = False
     verbose: int = 0
     wait: bool = False
+    follow: bool = False
 
     def print_verbose(self, text: str) -> None:
         """Print a message with -v."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +46,11 @@ def is_colourful() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
+def terminal_width() -> int | None:
+    """Return the number of columns of the terminal; None if output goes to no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def paint_state(state: str, text: str | None = None) -> str:
     """Return the state, or `text`, in the colour of the state."""
     shown = state if text is None else text
@@ -54,6 +60,16 @@ def paint_state(state: str, text: str | None = None) -> str:
 def format_time(at: float | None) -> str:
     """Return the local time as squeue prints it; N/A for None."""
     return "N/A" if at is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
+
+
+def format_elapsed(seconds: float) -> str:
+    """Return a duration as squeue prints it: [[days-]hours:]minutes:seconds."""
+    whole = max(0, int(seconds))
+    days, hours, rest = whole // 86400, whole // 3600 % 24, f"{whole % 60:02d}"
+    minutes = whole // 60 % 60
+    if days:
+        return f"{days}-{hours:02d}:{minutes:02d}:{rest}"
+    return f"{hours}:{minutes:02d}:{rest}" if hours else f"{minutes}:{rest}"
 
 
 def format_number(number: float) -> str:

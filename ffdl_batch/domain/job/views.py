@@ -226,6 +226,10 @@ class JobView:
     """What went wrong with the job, in order of time."""
     results_note: str = ""
     """Where the results are, if no directory of this host has them."""
+    total_gpus: float = 0.0
+    """Requested GPUs of all learners together."""
+    partition: str = ""
+    """The requested partitions; "" = the default one."""
     gpu_devices: tuple[str, ...] = ()
     """Its GPUs while it is PROCESSING, each as node and device file, ``n1:/dev/nvidia0``; empty = unknown."""
 

@@ -16,6 +16,7 @@ from ffdl_batch.domain.data.store_urls import format_store_url
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.data_stores import place_of_results
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
+from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import AttemptView, EventView, JobView, ResizeView, RestartView
 from ffdl_batch.domain.job_state import Cause, JobState
@@ -32,8 +33,9 @@ from ffdl_batch.services.queries.pod_output import without_places
 from ffdl_batch.services.refusals import (
     Refused,
     ambiguous_job,
+    ambiguous_native_id,
+    native_array,
     not_allowed,
-    schedulers_id,
     unknown_array,
     unknown_job,
     whole_array,
@@ -81,8 +83,9 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
 def own_job(store: Store, caller: Caller, job_id: str) -> Job:
     """Return the job if it is the caller's. Raises :class:`Refused` if it does not exist or is another user's.
 
-    `job_id` may be the beginning of an id, with at least three characters after the dash, if only one of the caller's
-    jobs has it; or an array's id with an element's index, for example array-0a1b2c3d4_3.
+    `job_id` may be the beginning of an id, with at least three characters after the dash, or the scheduler's id of an
+    attempt, if only one of the caller's jobs has it; or an array's id with an element's index, for example
+    array-0a1b2c3d4_3.
     """
     job = store.get(_whole_id(store, caller, job_id))
     if job is None or not (caller.is_admin or job.uid == caller.uid):
@@ -108,7 +111,7 @@ def _whole_id(store: Store, caller: Caller, text: str) -> JobId:
         if is_array_id(text):
             raise _no_job(store, caller, text) from None
         if not _BEGINNING.fullmatch(text):
-            raise _no_id(store, caller, text) from None
+            return _native_id(store, caller, text)
     found = store.find_ids(text, caller.default_owner, _CANDIDATES + 1)
     if not found:
         raise unknown_job(text)
@@ -124,15 +127,21 @@ def _element_id(store: Store, array: str, index: int, text: str) -> JobId:
     return found[0].id
 
 
-def _no_id(store: Store, caller: Caller, text: str) -> Refused:
-    """Return the refusal of a text that is not an id of ours. It may be a scheduler's id."""
-    if not _NATIVE.fullmatch(text):
-        return unknown_job(text)
-    job = store.find_native(text, None if caller.is_admin else caller.uid)
-    if job is None:
-        return unknown_job(text)
-    element, is_task = job.spec.element, job.native_id.startswith(f"{text}_")
-    return schedulers_id(text, job.backend, element.array if element is not None and is_task else job.id)
+def _native_id(store: Store, caller: Caller, text: str) -> JobId:
+    """Return the job with an attempt of this scheduler's id. Raises Refused for other texts, and for the id of a native
+    array."""
+    found = []
+    if _NATIVE.fullmatch(text):
+        found = store.find_native(text, None if caller.is_admin else caller.uid, _CANDIDATES + 1)
+    if not found:
+        raise unknown_job(text)
+    newest, element = found[0], found[0].spec.element
+    if element is not None and newest.native_id.startswith(f"{text}_"):
+        raise native_array(text, newest.backend, element.array, newest.native_id)
+    if len(found) > 1:
+        ids = [job.id for job in found[:_CANDIDATES]]
+        raise ambiguous_native_id(text, ids, complete=len(found) <= _CANDIDATES)
+    return newest.id
 
 
 def _no_job(store: Store, caller: Caller, array: str) -> Refused:
@@ -207,6 +216,8 @@ def view_of(
         cpus=resources.cpus,
         gpus=resources.gpus,
         gpu_type=resources.gpu_type,
+        total_gpus=count_gpus(spec),
+        partition=spec.batch.partition,
         memory_bytes=resources.memory_bytes,
         submitted_at=job.submitted_at,
         updated_at=job.updated_at,

@@ -67,12 +67,12 @@ def test_submit_wait_exits_with_largest_exit_status_of_array(daemon: FakeDaemon,
 
 def test_list_filters_jobs_by_array_and_keeps_index_of_truncated_name(array: FakeDaemon) -> None:
     array.jobs["training-other0000"] = make_job("training-other0000")
-    done = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array)
+    done = run(FFDL, "list", "--noheader", "--array", ARRAY, daemon=array)
     rows = [line.split()[:2] for line in done.stdout.splitlines()]
     assert rows == [[job_id, f"digits[{index}]"] for index, job_id in enumerate(IDS)]
     assert array.requests == [f"GET /api/v1/jobs?limit=10000&array={ARRAY}"]
     array.jobs[IDS[1]] = replace(array.jobs[IDS[1]], name="n" * 40 + "[1]")
-    line = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array).stdout.splitlines()[1]
+    line = run(FFDL, "list", "--noheader", "--array", ARRAY, daemon=array).stdout.splitlines()[1]
     assert line.split()[1] == "n" * 24 + "+[1]"
 
 

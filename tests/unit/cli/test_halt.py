@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.commands.job_list import place_or_reason
+from ffdl_batch.cli.render.job_list import place_or_reason
 from ffdl_batch.cli.render.job_tables import describe_checkpoint
 from ffdl_batch.domain.job.views import AttemptView, EventView, Problem, RestartView
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
@@ -275,7 +275,7 @@ def test_describe_checkpoint_summarises_checkpoint_of_attempt(attempt: AttemptVi
 
 def test_list_prints_halt_message_and_requested_action(jobs: FakeDaemon) -> None:
     jobs.jobs = {JOB: HALTED}
-    line = run(FFDL, "list", "-h", "-t", "halted", daemon=jobs).stdout
+    line = run(FFDL, "list", "--noheader", "-t", "halted", daemon=jobs).stdout
     assert " HALTED " in line
     assert line.endswith(f"({SENTENCE})\n")
     assert place_or_reason(make_job(requested_action="halt", pending_reason="Priority")) == "(halt requested)"

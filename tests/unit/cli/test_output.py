@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +11,7 @@ import pytest
 
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.views import EventView, LogLine, PlannedFileView, Problem
-from tests import preloaded
-from tests.unit.cli.programs import FFDL, FFDL_ADMIN, FFDL_SUBMIT, environment, json_lines, run
+from tests.unit.cli.programs import FFDL, FFDL_ADMIN, FFDL_SUBMIT, json_lines, on_terminal, run
 from tests.unit.client import fake_daemon
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -22,28 +19,6 @@ JOB = "training-000000001"
 EVIL = "\x1b]0;owned\x07\x1b[31mred\x9b2J\u202e\x7f\u200b"
 SHOWN = r"\x1b]0;owned\x07\x1b[31mred\x9b2J\u202e\x7f\u200b"
 STEERING = ("\x1b", "\x07", "\x9b", "\u202e", "\x7f", "\u200b")
-
-
-def on_terminal(program: tuple[str, ...], *arguments: str | Path, daemon: FakeDaemon, **env: str) -> str:
-    """Return everything that a command shows on a terminal."""
-    terminal, held = pty.openpty()
-    with preloaded.Popen(
-        [*program, *map(str, arguments)], env=environment(daemon, env), stdin=subprocess.DEVNULL, stdout=held,
-        stderr=held,
-    ):  # fmt: skip
-        os.close(held)
-        shown = b""
-        while data := _read(terminal):
-            shown += data
-    os.close(terminal)
-    return shown.decode().replace("\r\n", "\n")
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 1 << 16)
-    except OSError:  # EIO: the command has ended (pty(7))
-        return b""
 
 
 @pytest.fixture
@@ -74,7 +49,10 @@ def test_text_output_shows_control_characters_as_escapes(
     evil: FakeDaemon, manifest: Path, model: Path, words: tuple[str, ...]
 ) -> None:
     named = [{"M": manifest, "D": model}.get(word, word) for word in words]
-    for shown in (on_terminal(FFDL, *named, daemon=evil, NO_COLOR="1"), run(FFDL, *named, daemon=evil).stdout):
+    for shown in (
+        on_terminal(FFDL, *named, daemon=evil, NO_COLOR="1", COLUMNS="400"),
+        run(FFDL, *named, daemon=evil).stdout,
+    ):
         assert r"\u202e" in shown and not any(one in shown for one in STEERING), ascii(shown)
 
 

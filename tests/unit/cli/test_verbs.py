@@ -38,9 +38,10 @@ def test_list_prints_table_of_jobs(job: FakeDaemon, verb: str) -> None:
     job.jobs["c"] = make_job("c", requested_action="cancel", name="n" * 60)
     done = run(FFDL, verb, daemon=job, env={"TZ": "UTC"})
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "FRAMEWORK", "STATE", "SUBMITTED", "ENDED", "NODES(REASON)"]
-    first = [JOB, "digits", "pytorch:debian", "FAILED", "2027-01-15T08:00:00", "2027-01-15T08:01:40"]
-    assert lines[1].split()[:6] == first
+    head = ["ID", "NAME", "FRAMEWORK", "STATE", "GPUS", "TIME", "SUBMITTED", "ENDED", "NODES(REASON)"]
+    assert lines[0].split() == head
+    first = [JOB, "digits", "pytorch:debian", "FAILED", "0", "0:50", "2027-01-15T08:00:00", "2027-01-15T08:01:40"]
+    assert lines[1].split()[:8] == first
     assert lines[1].endswith("(C201 the learner ended with an error)")
     assert lines[2].endswith("N/A                  (Resources)")
     assert lines[3].endswith("(cancel requested)")
@@ -48,17 +49,17 @@ def test_list_prints_table_of_jobs(job: FakeDaemon, verb: str) -> None:
 
 
 def test_list_filters_by_state_and_limit_and_reports_jobs_cut_by_default_limit(job: FakeDaemon) -> None:
-    done = run(FFDL, "list", "-h", "-t", "failed,halted", "-t", "QUEUED", "-l", "5", daemon=job)
+    done = run(FFDL, "list", "--noheader", "-t", "failed,halted", "-t", "QUEUED", "-l", "5", daemon=job)
     assert len(done.stdout.splitlines()) == 1
     assert job.requests == ["GET /api/v1/jobs?state=FAILED&state=HALTED&state=QUEUED&limit=6"]
     job.jobs["b"] = make_job("b")
-    cut = run(FFDL, "ls", "-h", "-l", "1", daemon=job)
+    cut = run(FFDL, "ls", "--noheader", "-l", "1", daemon=job)
     assert (len(cut.stdout.splitlines()), cut.stderr) == (1, "")
-    wrong = run(FFDL, "list", "-t", "RUNNING", daemon=job)
-    assert (wrong.returncode, "'RUNNING' is not a state; states are PENDING" in wrong.stderr) == (2, True)
+    wrong = run(FFDL, "list", "-t", "WALKING", daemon=job)
+    assert (wrong.returncode, "'WALKING' is not a state; states are PENDING" in wrong.stderr) == (2, True)
     assert json_lines(run(FFDL, "list", "--json", daemon=job).stdout)[0]["jobs"][0]["id"] == JOB
     job.jobs |= {f"training-{n}": make_job(f"training-{n}") for n in range(100)}
-    cut = run(FFDL, "ls", "-h", daemon=job)
+    cut = run(FFDL, "ls", "--noheader", daemon=job)
     assert (len(cut.stdout.splitlines()), "more than 100 jobs" in cut.stderr) == (100, True)
 
 

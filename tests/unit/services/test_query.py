@@ -179,12 +179,9 @@ def test_get_job_accepts_id_prefix_and_rejects_others(site: Site) -> None:
         get_job(site.platform.storage, site.platform.adapters, stranger, job.id[:-1])
 
 
-def test_get_job_names_job_when_given_native_id(site: Site) -> None:
+def test_get_job_accepts_native_id_of_callers_job(site: Site) -> None:
     job = site.deployed()
-    with pytest.raises(Refused, match=f"^{job.native_id} is the id that fake gave to {job.id}$") as refused:
-        get_job(site.platform.storage, site.platform.adapters, site.caller, job.native_id)
-    assert (refused.value.status, refused.value.problem.cure) == (404, f"name it {job.id}")
-    assert refused.value.problem.exit_code == 1
+    assert get_job(site.platform.storage, site.platform.adapters, site.caller, job.native_id).id == job.id
     for text in ("4711", f"{job.native_id}_3", job.native_id[:-1]):
         with pytest.raises(Refused, match=f"^there is no job {text}$"):
             get_job(site.platform.storage, site.platform.adapters, site.caller, text)
@@ -192,15 +189,25 @@ def test_get_job_names_job_when_given_native_id(site: Site) -> None:
         get_job(site.platform.storage, site.platform.adapters, Caller(site.caller.uid + 1), job.native_id)
 
 
-def test_get_job_names_array_or_element_when_given_native_array_id(site: Site) -> None:
+def test_get_job_refuses_native_id_of_several_jobs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler whose state was lost counts from 1 again."""
+    first, second = site.deployed(), site.deployed()
+    monkeypatch.setattr(site.platform.storage.store, "find_native", lambda _text, _uid, _limit: [second, first])
+    said = f"^{first.native_id} is a scheduler's id of several jobs: {second.id}, {first.id}$"
+    with pytest.raises(Refused, match=said) as refused:
+        get_job(site.platform.storage, site.platform.adapters, site.caller, first.native_id)
+    assert (refused.value.status, refused.value.problem.exit_code) == (404, 1)
+
+
+def test_get_job_names_array_when_given_native_array_id(site: Site) -> None:
     arrays = with_arrays(site)
     array = arrays.accept("array: 0-3")
     arrays.deploy()
     native = arrays.elements(array)[2].native_id
-    with pytest.raises(Refused, match=f"is the id that fake gave to {array}$"):
+    with pytest.raises(Refused, match=f"is the id that fake gave to jobs of {array}$"):
         get_job(site.platform.storage, site.platform.adapters, site.caller, native.partition("_")[0])
-    with pytest.raises(Refused, match=f"gave to {arrays.elements(array)[2].id}$"):
-        get_job(site.platform.storage, site.platform.adapters, site.caller, native)
+    found = get_job(site.platform.storage, site.platform.adapters, site.caller, native)
+    assert found.id == arrays.elements(array)[2].id
 
 
 def test_get_job_lists_candidates_for_ambiguous_prefix(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

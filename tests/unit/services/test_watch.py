@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.commands.job_list import place_or_reason
 from ffdl_batch.cli.commands.show import print_job
+from ffdl_batch.cli.render.job_list import place_or_reason
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, encode_event

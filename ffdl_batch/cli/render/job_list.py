@@ -1,0 +1,121 @@
+"""Print a list of jobs as a table that fits the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ffdl_batch.cli.render.formatting import format_elapsed, format_number, format_time, print_table, terminal_width
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.host.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.job.views import JobView
+
+_NAME_WIDTH = 28
+_NARROW_NAME, _NARROW_PLACE = 12, 14
+"""Minimum widths of NAME and of NODES(REASON) before a column is left out."""
+_BEGUN = (JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    head: str
+    cell: Callable[[JobView], str]
+    rank: int = 0
+    """Columns with the highest rank are left out first if the terminal is narrow; 0 = never."""
+    is_optional: bool = False
+    """Whether the column is left out if it is empty for all jobs."""
+
+
+def print_jobs(jobs: Sequence[JobView], *, with_user: bool, header: bool, wide: bool) -> None:
+    """Print a line for each job. On a terminal, columns that do not fit are left out, unless `wide`."""
+    columns = [
+        column
+        for column in _COLUMNS
+        if (with_user or column.head != "USER")
+        and not (column.is_optional and all(not column.cell(job) for job in jobs))
+    ]
+    cells = {column.head: [printable(column.cell(job), one_line=True) for job in jobs] for column in columns}
+    width = None if wide else terminal_width()
+    if width is not None:
+        columns, name_width = _fit(columns, cells, width)
+        cells["NAME"] = [_short_name(job, name_width) for job in jobs]
+    rows = zip(*(cells[column.head] for column in columns), strict=True)
+    print_table([column.head for column in columns], rows, header=header, width=width)
+
+
+def _fit(columns: list[_Column], cells: Mapping[str, Sequence[str]], width: int) -> tuple[list[_Column], int]:
+    """Return the columns that fit into `width`, and the width of NAME."""
+    widths = {column.head: max(len(cell) for cell in (column.head, *cells[column.head])) for column in columns}
+    named, place = widths["NAME"], widths[columns[-1].head]
+    widths["NAME"], widths[columns[-1].head] = min(named, _NARROW_NAME), min(place, _NARROW_PLACE)
+    while (left := width - sum(widths[column.head] + 2 for column in columns) + 2) < 0:
+        dropped = max(columns, key=lambda column: column.rank)
+        if not dropped.rank:
+            break
+        columns = [column for column in columns if column is not dropped]
+    return columns, min(named, widths["NAME"] + max(0, left))
+
+
+def place_or_reason(job: JobView) -> str:
+    """Return the nodes, or in brackets the pending reason, the error, or the message of a halt, as in squeue."""
+    if job.ended_at is None and (waits := _waits_for(job)):
+        return f"({'; '.join(waits)})"
+    if job.error_code not in ("", "000"):
+        return f"({job.error_code} {job.message})" if job.message else f"({job.error_code})"
+    if job.state == "HALTED" and job.message:
+        return f"({job.message})"
+    return job.nodes
+
+
+def _waits_for(job: JobView) -> list[str]:
+    """Return what the job waits for: the user's request, the scheduler's answer, or its pending reason."""
+    waits = [f"{job.requested_action} requested"] if job.requested_action not in ("", "none") else []
+    if job.uncertain_since is not None:
+        waits.append(job.pending_reason or "waiting for the scheduler's answer")
+    elif job.pending_reason and not waits:
+        waits.append(job.pending_reason)
+    return waits
+
+
+def _short_name(job: JobView, width: int = _NAME_WIDTH) -> str:
+    """Return the name cut to its column. The index of an array's element is not cut off."""
+    kept = f"[{job.array_index}]" if job.array else ""
+    name = printable(job.name, one_line=True)
+    return name if len(name) <= width else f"{name[: width - 1 - len(kept)]}+{kept}"
+
+
+def _framework(job: JobView) -> str:
+    framework = f"{job.framework}:{job.framework_version}" if job.framework_version else job.framework
+    return framework if len(framework) <= _NAME_WIDTH else framework[: _NAME_WIDTH - 1] + "+"
+
+
+def _elapsed(job: JobView) -> str:
+    """Return how long the latest run of the job has taken so far, or took; 0:00 before it begins."""
+    began = min((at for state, at in job.timestamps.items() if state in _BEGUN), default=None)
+    if began is None:
+        return format_elapsed(0.0)
+    return format_elapsed((time.time() if job.ended_at is None else job.ended_at) - began)
+
+
+def _values(job: JobView) -> str:
+    return " ".join(f"{name}={value}" for name, value in job.array_values.items())
+
+
+_COLUMNS = (
+    _Column("ID", lambda job: job.id),
+    _Column("USER", lambda job: job.user),
+    _Column("NAME", _short_name),
+    _Column("FRAMEWORK", _framework, 5),
+    _Column("STATE", lambda job: job.state),
+    _Column("GPUS", lambda job: format_number(job.total_gpus), 1),
+    _Column("PARTITION", lambda job: job.partition, 3, is_optional=True),
+    _Column("TIME", _elapsed),
+    _Column("SUBMITTED", lambda job: format_time(job.submitted_at), 4),
+    _Column("ENDED", lambda job: format_time(job.ended_at), 6),
+    _Column("VALUES", _values, 2, is_optional=True),
+    _Column("NODES(REASON)", place_or_reason),
+)
