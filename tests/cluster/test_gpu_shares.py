@@ -10,27 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.people import Person
+from tests.fakes.sharing_learner import PROGRAM
 
-TRAIN = """
-import fcntl, os, pathlib, time
-here = pathlib.Path(os.environ["RESULT_BUCKET_DIR"])
-mine = here / ("lock-" + os.environ["TRAINING_ID"])
-held = mine.open("w")
-fcntl.flock(held, fcntl.LOCK_EX)
-
-def runs(path):
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-while True:
-    others = any(runs(path) for path in here.glob("lock-*") if path != mine)
-    print(f"ffdl-throughput: samples={70 if others else 100} seconds=1 remaining=9000", flush=True)
-    time.sleep(0.2)
-"""
 MORE = """\
 evaluation_metrics: {type: regex_extractor}
 data_stores:
@@ -46,8 +27,9 @@ data_stores:
 def sharing(alice: Person) -> dict[str, Any]:
     """The result for two jobs that keep 70 % of their speed beside each other."""
     alice.run("mkdir", "-p", "shares/in", "shares/out")
-    model = alice.model("shares", {"train.py": TRAIN})
-    manifests = [alice.manifest(f"share-{name}", "python3 train.py", MORE, gpus=1) for name in "ab"]
+    model = alice.model("shares", {"train.py": PROGRAM})
+    command = "python3 train.py $RESULT_BUCKET_DIR 100 70"
+    manifests = [alice.manifest(f"share-{name}", command, MORE, gpus=1) for name in "ab"]
     options = ("--json", "--seconds", "4", "--model", model)
     done = alice.run("ffdl", "bench", "share", *options, *manifests, check=False, timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,27 +13,8 @@ from typing import Any
 import pytest
 
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.fakes.sharing_learner import PROGRAM
 
-TRAIN = """
-import fcntl, os, pathlib, sys, time
-world, alone, together = pathlib.Path(sys.argv[1]), *map(int, sys.argv[2:])
-mine = world / os.environ["TRAINING_ID"]
-held = mine.open("w")
-fcntl.flock(held, fcntl.LOCK_EX)
-
-def runs(path):
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-while True:
-    time.sleep(0.1)
-    others = any(runs(path) for path in world.iterdir() if path != mine)
-    print(f"ffdl-throughput: samples={together if others else alone} seconds=1 remaining=9000", flush=True)
-"""
 MANIFEST = """
 name: {name}
 evaluation_metrics: {{type: regex_extractor}}
@@ -55,7 +36,7 @@ def gpus() -> int:
 def site(tmp_path: Path, gpus: int) -> Iterator[Site]:
     (tmp_path / "model").mkdir()
     (tmp_path / "world").mkdir()
-    (tmp_path / "model" / "train.py").write_text(TRAIN)
+    (tmp_path / "model" / "train.py").write_text(PROGRAM)
     (tmp_path / "config.toml").write_text(CONFIG.format(gpus=gpus))
     environment = {"FFDL_BACKEND": "local", "FFDL_CONFIG": str(tmp_path / "config.toml")}
     with site_in(tmp_path, more_environment=environment) as made:

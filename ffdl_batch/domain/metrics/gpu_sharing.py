@@ -5,14 +5,18 @@ Jobs without GPUs share CPUs in the same way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import stdev
 
 from ffdl_batch.domain.metrics.rates import Rates
 from ffdl_batch.host.fast_dataclass import dataclass
 
 PAYS = 1.05
-"""Minimum gain with which sharing pays. A smaller gain may be chance."""
+"""Minimum gain with which sharing pays."""
+ERRORS = 2.0
+"""The spread of a gain, in standard errors: the range of 95 % of repetitions, if reports are independent."""
 PER = 1000
 """Number of samples that costs refer to."""
 Reports = Sequence[tuple[float, float]]
@@ -26,6 +30,8 @@ class Measured:
     samples_per_s: float
     seconds: float
     reports: int
+    error: float | None = None
+    """Standard error of the mean, in samples per second; None = unknown, because there was only one report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,10 @@ class Comparison:
     node."""
     gain: float | None
     """Work of a GPU with both jobs at once, relative to one after the other; None if they did not share a device."""
+    spread: float | None
+    """How far the gain may be from that of a longer measurement; None = unknown."""
     pays: bool | None
+    """None = there is no gain, or it is not clear, because the gain differs from 1 by less than its spread."""
     sentences: tuple[str, ...]
     """The result and its reasons."""
     currency: str = ""
@@ -107,7 +116,8 @@ def measure(reports: Reports, since: float, seconds: float) -> Measured | None:
     length = sum(span for span, _ in spans)
     if not spans:
         return None
-    return Measured(sum(span * speed for span, speed in spans) / length, length, len(spans))
+    error = stdev(speed for _, speed in spans) / math.sqrt(len(spans)) if len(spans) > 1 else None
+    return Measured(sum(span * speed for span, speed in spans) / length, length, len(spans), error)
 
 
 def make_run(job_id: str, held: Held, speed: Measured, rates: Rates, gpu_type: str) -> Run:
@@ -128,19 +138,24 @@ def compare(subjects: tuple[Subject, Subject], rates: Rates, *, isolated: bool) 
     has_gpus = any(one.alone.held.gpus for one in subjects)
     resource = "GPU" if has_gpus else "CPU"
     same = _same_device(subjects, has_gpus=has_gpus)
-    gain = None
+    gain = spread = pays = None
     if isolated or same is not False:
-        gain = sum(one.kept for one in subjects) / (_parts(subjects) if isolated else 1.0)
-    pays = None if gain is None else gain >= PAYS
-    said = [_refusal(subjects, resource) if gain is None else _verdict(gain, subjects, resource)]
+        parts = _parts(subjects) if isolated else 1.0
+        gain, spread = sum(one.kept for one in subjects) / parts, _spread(subjects, parts)
+        pays = None if spread is not None and abs(gain - 1) < spread else gain >= PAYS
+    said = [_refusal(subjects, resource) if gain is None else _verdict(gain, spread, pays, subjects, resource)]
     if gain is not None and not isolated and same is None:
         said.append(
             f"The GPU of each job is unknown. Both ran on {subjects[0].together.held.nodes}; if that node has several "
             "GPUs, the jobs may have used different ones."
         )
+    if gain is not None and spread is None:
+        said.append(
+            "A run had only one report, so it is unknown how far the result varies. Measure for longer: --seconds."
+        )
     if gain is not None:
         said += [_change(one, resource) for one in subjects]
-    return Comparison(subjects, resource, same, gain, pays, tuple(said), rates.currency, rates.is_set)
+    return Comparison(subjects, resource, same, gain, spread, pays, tuple(said), rates.currency, rates.is_set)
 
 
 def _same_device(subjects: tuple[Subject, Subject], *, has_gpus: bool) -> bool | None:
@@ -157,6 +172,17 @@ def _parts(subjects: tuple[Subject, Subject]) -> float:
     return sum(one.together.held.gpus / one.alone.held.gpus for one in subjects if one.alone.held.gpus) or 1.0
 
 
+def _spread(subjects: tuple[Subject, Subject], parts: float) -> float | None:
+    """Return the spread of the gain, from the errors of all four speeds; None if one is unknown."""
+    square = 0.0
+    for one in subjects:
+        for speed in (one.alone.speed, one.together.speed):
+            if speed.error is None:
+                return None
+            square += (one.kept * speed.error / speed.samples_per_s) ** 2
+    return ERRORS * math.sqrt(square) / parts
+
+
 def _refusal(subjects: tuple[Subject, Subject], resource: str) -> str:
     places = [" ".join(one.together.held.devices) or one.together.held.nodes for one in subjects]
     what = resource if resource == "GPU" else "node"
@@ -166,10 +192,15 @@ def _refusal(subjects: tuple[Subject, Subject], resource: str) -> str:
     )
 
 
-def _verdict(gain: float, subjects: tuple[Subject, Subject], resource: str) -> str:
+def _verdict(
+    gain: float, spread: float | None, pays: bool | None, subjects: tuple[Subject, Subject], resource: str
+) -> str:
     what = "a GPU does" if resource == "GPU" else "the same CPUs do"
-    work = f"with both jobs at once, {what} {gain:.2f} times as much work as with one job after the other"
-    if gain >= PAYS:
+    times = f"{gain:.2f}" + (f" ± {spread:.2f}" if spread is not None and spread >= 0.005 else "")
+    work = f"with both jobs at once, {what} {times} times as much work as with one job after the other"
+    if pays is None:
+        return f"It is not clear whether sharing pays: {work}. Measure for longer: --seconds."
+    if pays:
         return f"Sharing pays: {work}."
     first, second = (f"{one.manifest} keeps {one.kept:.0%}" for one in subjects)
     return f"Sharing does not pay: {work}. {first} of its speed, and {second}."

@@ -77,7 +77,7 @@ class Played:
         values = {THROUGHPUT: Measure(FLOAT, f"{speed if at else 1.0}")}
         if which == 0:
             values[REMAINING] = Measure(FLOAT, "40000")
-        record = MetricRecord("", 1_800_000_000_000 + 1000 * at, 0, "1", GROUP, {}, values)
+        record = MetricRecord("", 1_800_000_000_000 + 500 * at, 0, "1", GROUP, {}, values)
         return json.dumps({"learner": 1, "attempt": 1, "record": plain_record(record)})
 
     def end(self, job_id: str) -> JobView:
@@ -118,6 +118,8 @@ def test_bench_share_prints_speeds_and_costs_and_cancels_each_run(daemon: FakeDa
         ("b.yml", {**common, "job-name": "bench-b", "gpus": "1", "nodelist": "n1"}),
     ]
     assert len(cancelled(daemon)) == 4
+    reads = [request for request in daemon.requests if "/metrics" in request]
+    assert len(reads) == 4 and all("follow=true" in request for request in reads), "each report is read once"
 
 
 def test_bench_share_json_has_runs_gain_and_sentences(daemon: FakeDaemon, pair: Path) -> None:

@@ -40,8 +40,9 @@ def test_listed_price_of_mig_device_is_that_of_the_device() -> None:
 
 
 def test_measure_weighs_reports_by_their_time_and_leaves_out_the_first() -> None:
-    assert measure(REPORTS, 10.0, 15.0) == Measured((10 * 100 + 5 * 40) / 15, 15.0, 2)
-    assert measure(REPORTS, 20.0, 15.0) == Measured((5 * 40 + 20 * 70) / 25, 25.0, 2)
+    assert measure(REPORTS, 10.0, 15.0) == Measured((10 * 100 + 5 * 40) / 15, 15.0, 2, 30.0)
+    assert measure(REPORTS, 20.0, 15.0) == Measured((5 * 40 + 20 * 70) / 25, 25.0, 2, 15.0)
+    assert measure(REPORTS, 25.0, 5.0) == Measured(70.0, 20.0, 1, None)
     assert measure(REPORTS, 40.0, 15.0) is None
     assert measure([(1.0, 5.0), (1.0, 6.0)], 0.0, 9.0) is None
 
@@ -55,11 +56,14 @@ def test_measurement_begins_when_both_have_reported_and_ends_when_both_cover_it(
     assert not is_measured([REPORTS, [(18.0, 5.0)]], 18.0, 0.0)
 
 
-def subject(name: str, together: float, held: Held, rates: Rates, whole: float = 1.0) -> Subject:
+def subject(
+    name: str, together: float, held: Held, rates: Rates, whole: float = 1.0, error: float | None = 0.0
+) -> Subject:
     """A job with 100 samples per second alone."""
     alone = Held(whole, 4.0, "n1", ("n1:/dev/nvidia0",)) if whole else Held(0.0, 4.0, "n1")
     runs = [
-        make_run(name, what, Measured(speed, 60.0, 6), rates, "") for what, speed in ((alone, 100.0), (held, together))
+        make_run(name, what, Measured(speed, 60.0, 6, error), rates, "")
+        for what, speed in ((alone, 100.0), (held, together))
     ]
     return make_subject(name, runs[0], runs[1], 36000.0)
 
@@ -94,6 +98,31 @@ def test_sharing_does_not_pay_below_margin_and_says_how_slow_jobs_are(other: flo
     if not pays:
         assert found.sentences[0].endswith("a.yml keeps 50% of its speed, and b.yml keeps 54%.")
         assert found.sentences[1].startswith("a.yml needs 0% less GPU time per sample")
+
+
+@pytest.mark.parametrize(
+    ("error", "spread", "pays", "words"),
+    [
+        (2.0, 0.066, True, "Sharing pays: with both jobs at once, a GPU does 1.20 ± 0.07 times as much work"),
+        (
+            8.0,
+            0.264,
+            None,
+            "It is not clear whether sharing pays: with both jobs at once, a GPU does 1.20 ± 0.26 times",
+        ),
+        (None, None, True, "Sharing pays: with both jobs at once, a GPU does 1.20 times as much work"),
+    ],
+)
+def test_result_is_not_clear_if_the_gain_lies_within_the_spread_of_the_reports(
+    error: float | None, spread: float | None, pays: bool | None, words: str
+) -> None:
+    jobs = subject("a.yml", 60.0, on(), FREE, error=error), subject("b.yml", 60.0, on(), FREE, error=error)
+    found = compare(jobs, FREE, isolated=False)
+    assert found.gain == pytest.approx(1.2)
+    assert found.pays is pays
+    assert found.spread == (None if spread is None else pytest.approx(spread, abs=0.001))
+    assert found.sentences[0].startswith(words)
+    assert any("only one report" in said for said in found.sentences) is (error is None)
 
 
 def test_jobs_on_different_gpus_or_nodes_give_no_result() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,6 @@ from ffdl_batch.domain.metrics.gpu_sharing import (
     Comparison,
     Held,
     Measured,
-    Reports,
     Run,
     common_start,
     compare,
@@ -35,7 +35,7 @@ from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from ffdl_batch.client import Client
+    from ffdl_batch.client import Client, ClientError
     from ffdl_batch.domain.job.submission import Submission
     from ffdl_batch.domain.job.views import JobView
 
@@ -121,8 +121,11 @@ class _Trial:
     device_type: str
     job_id: str
     held: Held | None = None
-    reports: Reports = ()
+    reports: list[tuple[float, float]] = field(default_factory=list)
+    """See :data:`ffdl_batch.domain.metrics.gpu_sharing.Reports`. A thread appends new ones."""
     samples: float | None = None
+    failure: ClientError | None = None
+    """Why its reports could not be read to their end."""
 
     @property
     def label(self) -> str:
@@ -229,10 +232,12 @@ class SharedRun:
         """Measure runs that are PROCESSING, over a period in which all of them train, then cancel them."""
         seconds, since = self.limits.measured_s, None
         ends_at = time.monotonic() + self.limits.first_report_s
+        for trial in trials:
+            threading.Thread(target=self._follow, args=(trial,), name=trial.job_id, daemon=True).start()
         while True:
-            for trial in trials:
-                self._read(trial)
-            reports = [trial.reports for trial in trials]
+            if failures := [trial.failure for trial in trials if trial.failure is not None]:
+                raise failures[0]
+            reports = [list(trial.reports) for trial in trials]
             if since is None and (since := common_start(reports)) is not None:
                 ends_at = time.monotonic() + self.limits.first_report_s + seconds
                 self.report(f"measuring {' and '.join(trial.label for trial in trials)} for {seconds:g} s")
@@ -243,7 +248,7 @@ class SharedRun:
             if time.monotonic() > ends_at:
                 raise self._silent(trials, since)
             time.sleep(POLL_S)
-        found = [self._run(trial, measure(trial.reports, since, seconds)) for trial in trials]
+        found = [self._run(trial, measure(one, since, seconds)) for trial, one in zip(trials, reports, strict=True)]
         self.runs.end()
         for trial in trials:
             self.client.wait(trial.job_id)
@@ -259,11 +264,17 @@ class SharedRun:
                 f"{trial.label} was interrupted during the measurement and is {job.state}{why}; run the command again",
             )
 
-    def _read(self, trial: _Trial) -> None:
-        records = [line.record for line in self.client.metrics(trial.job_id, learner=1)]
-        trial.reports = throughputs(records)
-        if trial.samples is None:
-            trial.samples = remaining_samples(records)
+    def _follow(self, trial: _Trial) -> None:
+        """Read each report of a run once, until its job has ended. Runs in a thread, because a stream blocks."""
+        from ffdl_batch.client import ClientError
+
+        try:
+            for line in self.client.metrics(trial.job_id, follow=True, learner=1):
+                trial.reports += throughputs([line.record])
+                if trial.samples is None:
+                    trial.samples = remaining_samples([line.record])
+        except ClientError as error:
+            trial.failure = error
 
     def _silent(self, trials: Sequence[_Trial], since: float | None) -> Stop:
         """Return the error about the job that has not reported for the longest time."""
