@@ -116,8 +116,8 @@ class Platform:
 
     def last_size_changes(self) -> LastChanges | None:
         """Return the service that finishes the changes of size that a scaler began before its pool was removed; None if
-        there are none."""
-        if not self.storage.store.elastic.is_changing():
+        no scaler gave a size to a job."""
+        if not self.storage.store.elastic.has_sizes():
             return None
         from ffdl_batch.services.elastic.in_place import InPlaceChanges  # few daemons need these
         from ffdl_batch.services.elastic.size_changes import LastChanges

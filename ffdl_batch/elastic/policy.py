@@ -162,6 +162,8 @@ def _values(job: PoolJob, weight: float, rules: Rules) -> _Values:
             present = float(reference / job.present_remaining_s * useful)
             stays = bool(present >= speed[job.gpus])
             speed[job.gpus] = max(present, float(speed[job.gpus]))
+    if _keeps_size(job):
+        speed[job.gpus] = np.fmax(speed[job.gpus], LEAST_SPEED)  # it can keep its size, whatever it reports
     permitted = speed > 0
     if _keeps_size(job):
         permitted &= pinned_size(job.gpus, most=len(speed) - 1)

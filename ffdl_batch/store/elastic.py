@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
@@ -28,6 +28,9 @@ _LISTED = LIVE | {JobState.HALTED}
 _LIVE = tuple(sorted(state.value for state in LIVE))
 KEPT, KEPT_BYTES = 200, 16 * 1024**2
 """Maximum number of decisions kept for each pool, and their maximum size, estimated from the size of the last one."""
+
+LEAST_BETWEEN_S = 0.001
+"""Difference between the times of two decisions about a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,10 @@ class ElasticStore:
             rows = connection.execute(query.where(halting, JOBS.c.state == JobState.HALTED.value)).all()
         return [self._reader.job(row) for row in rows]
 
-    def is_changing(self) -> bool:
-        """Return whether a job is being halted for another size, or shrinks in place."""
-        changing = (SizeState.HALTING.value, SizeState.SHRINKING.value)
-        query = select(ELASTIC_SIZES.c.job_id).where(ELASTIC_SIZES.c.state.in_(changing))
+    def has_sizes(self) -> bool:
+        """Return whether a scaler gave a size to a job, and it was not deleted since."""
         with self._database.reading() as connection:
-            return connection.execute(query.limit(1)).first() is not None
+            return connection.execute(select(ELASTIC_SIZES.c.job_id).limit(1)).first() is not None
 
     def shrinking(self) -> list[ElasticJob]:
         """Return the running jobs whose present attempt shrinks in place."""
@@ -168,19 +169,21 @@ class ElasticStore:
 
     def add_decision(self, lease: NamedLease, decision: StoredDecision) -> bool:
         """Record a decision, and delete the oldest ones of its pool beyond KEPT and KEPT_BYTES. Return False, and
-        record nothing, if another scaler holds the lease."""
+        record nothing, if another scaler holds the lease. If the clock was set back, the decision is dated after the
+        last one, so that their order stays."""
         table, inputs = ELASTIC_DECISIONS, _packed(decision.inputs)
-        values = {"pool": decision.pool, "at": decision.at, "inputs": inputs, "targets": decision.targets}
         kept = max(1, min(KEPT, KEPT_BYTES // (len(inputs) + len(decision.targets))))
         own = table.c.pool == decision.pool
         with self._database.writing() as connection:
             if not _is_held(connection, lease):
                 return False
-            connection.execute(delete(table).where(own, table.c.at == decision.at))
+            last = connection.execute(select(func.max(table.c.at)).where(own)).scalar()
+            at = decision.at if last is None else max(decision.at, last + LEAST_BETWEEN_S)
+            values = {"pool": decision.pool, "at": at, "inputs": inputs, "targets": decision.targets}
             connection.execute(insert(table).values(values))
             oldest = select(table.c.at).where(own).order_by(table.c.at.desc()).offset(kept).limit(1)
-            if (last := connection.execute(oldest).scalar()) is not None:
-                connection.execute(delete(table).where(own, table.c.at <= last))
+            if (oldest_at := connection.execute(oldest).scalar()) is not None:
+                connection.execute(delete(table).where(own, table.c.at <= oldest_at))
         return True
 
     def decisions(self, pool: str, limit: int = KEPT) -> Iterator[StoredDecision]:

@@ -58,6 +58,8 @@ def decode(stored: StoredDecision) -> Decision:
         decided = tuple(Target(gpus, batch) for gpus, batch in targets)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"the decision of {stored.at:.0f} about pool {stored.pool} is damaged: {error!r}") from error
+    if len(jobs) != len(decided):
+        raise ValueError(f"the decision of {stored.at:.0f} about pool {stored.pool} does not have a size for each job")
     return Decision(stored.pool, stored.at, inputs["gpus"], inputs["fixed"], rules, jobs, decided)
 
 
@@ -83,7 +85,7 @@ def _plain(described: Described) -> dict[str, Any]:
 
 def _described(plain: Mapping[str, Any]) -> Described:
     sizes: Sequence[Sequence[Any]] = plain["sizes"]
-    width = max(*(size[0] for size in sizes), plain["gpus"]) + 1
+    width = max([*(size[0] for size in sizes), plain["gpus"]]) + 1
     remaining, batch = np.full(width, math.inf), np.zeros(width, dtype=np.int64)
     for gpus, seconds, one in sizes:
         remaining[gpus], batch[gpus] = seconds, one

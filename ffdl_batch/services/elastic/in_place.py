@@ -6,7 +6,7 @@ Each step can be repeated: after a restart, the daemon continues from the row of
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import has_ended
@@ -15,14 +15,14 @@ from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import RequestedAction
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.attempt_reports import latest_run
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source, released_learners
+from ffdl_batch.domain.outcome.controller_events import HEAD, Event, EventKind, node_source, released_learners
 from ffdl_batch.domain.outcome.observation import NativeId
-from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SchedulerUnreachable
 from ffdl_batch.ports.capabilities import ShrinksJobs
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.elastic.size_changes import SizeChanges, let_leave
 from ffdl_batch.services.outcome.attempt_records import read_events, read_launch
-from ffdl_batch.services.outcome.native_job_identity import may_ask_of
+from ffdl_batch.services.outcome.native_job_identity import does_run
 from ffdl_batch.store import ElasticJob, JobSize
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class InPlaceChanges:
         self._adapters = adapters
         self._refused: set[str] = set()
         """Jobs whose nodes the scheduler has refused to release."""
+        self._since: dict[tuple[str, float], float] = {}
+        """When this daemon first waited for the learners of a change (monotonic), by job and time of the request."""
 
     def batch_with(self, changes: SizeChanges, job: Job, learners: int) -> int | None:
         """Return the batch of a running job after a change in place to this number of learners; None if it cannot be
@@ -78,24 +80,34 @@ class InPlaceChanges:
                 return False
             leaving = _leaving(attempt_dir, launch, size.learners)
             if not set(range(size.learners + 1, launch.learners + 1)) <= released_learners(leaving):
-                return _halt_late(changes, job, size, launch.limits.kill_wait_s)
+                return self._halt_late(changes, job, size, launch.limits.kill_wait_s)
             nodes = _staying(attempt_dir, launch, size.learners, leaving)
             if nodes is None or not self._give_back(changes, job, nodes):
                 return False
         except (OSError, SchedulerUnreachable) as error:
             log.debug("job %s: its nodes could not be released now; the scaler tries again: %s", job.id, error)
             return False
-        except InvalidRequest as error:
+        except SchedulerError as error:
             self._refused.add(job.id)
             log.warning("job %s: its nodes cannot be released, so the scaler halts the job: %s", job.id, error)
             return changes.halt(job, size, size.learners, size.global_batch)
         attempt = changes.storage.store.attempts(job.id)[-1]
         return changes.note_shrunk(job, size, attempt.resizes)
 
+    def _halt_late(self, changes: SizeChanges, job: Job, size: JobSize, kill_wait_s: float) -> bool:
+        """Halt a job whose learners should have left long ago. Return whether it was halted. The wall clock, which may
+        be set, does not count."""
+        now = changes.storage.clock.monotonic()
+        waited_s = now - self._since.setdefault((job.id, size.requested_at), now)
+        if waited_s < kill_wait_s + LEAVE_S:
+            return False
+        log.warning("job %s: its learners have not left after %.0f s, so the scaler halts the job", job.id, waited_s)
+        return changes.halt(job, size, size.learners, size.global_batch)
+
     def _give_back(self, changes: SizeChanges, job: Job, nodes: tuple[str, ...]) -> bool:
         changes.reached("left")
         with self._adapters.asking(job.backend) as scheduler:
-            if not may_ask_of(changes.storage.root, scheduler, job):
+            if not does_run(changes.storage.root, scheduler, job):
                 return False
             if not isinstance(scheduler, ShrinksJobs):
                 raise InvalidRequest(f"backend {job.backend} cannot release nodes of running jobs")
@@ -104,18 +116,17 @@ class InPlaceChanges:
         return True
 
 
-def _halt_late(changes: SizeChanges, job: Job, size: JobSize, kill_wait_s: float) -> bool:
-    """Halt a job whose learners should have left long ago. Return whether it was halted."""
-    waited_s = changes.storage.clock.now() - size.requested_at
-    if waited_s < kill_wait_s + LEAVE_S:
-        return False
-    log.warning("job %s: its learners have not left after %.0f s, so the scaler halts the job", job.id, waited_s)
-    return changes.halt(job, size, size.learners, size.global_batch)
-
-
 def _leaving(attempt: AttemptDir, launch: LaunchFile, learners: int) -> list[Event]:
-    """Return the events of the nodes that are to be released. Raises OSError."""
-    return read_events(attempt, [node_source(rank) for rank in range(_staying_nodes(launch, learners), launch.nodes)])
+    """Return the events of the nodes that are to be released, in the latest run. Raises OSError."""
+    ranks = range(_staying_nodes(launch, learners), launch.nodes)
+    return _of_latest_run(attempt, map(node_source, ranks))
+
+
+def _of_latest_run(attempt: AttemptDir, sources: Iterable[str]) -> list[Event]:
+    """Return the events of these controllers since the head's latest claim: the scheduler may have started the attempt
+    again, on other nodes."""
+    found = latest_run(read_events(attempt, [HEAD, *sources]))
+    return [event for event in found if event.source != HEAD]
 
 
 def _staying(
@@ -128,7 +139,7 @@ def _staying(
         if not has_ended([event for event in leaving if event.source == node_source(rank)]):
             return None
     sources = [node_source(rank) for rank in range(stays)]
-    names = {one.source: one.node for one in read_events(attempt, sources) if one.kind is EventKind.STARTED}
+    names = {one.source: one.node for one in _of_latest_run(attempt, sources) if one.kind is EventKind.STARTED}
     found = tuple(names.get(source, "") for source in sources)
     return found if all(found) else None
 

@@ -23,6 +23,8 @@ RESTART_S = 60.0
 """What a change costs until one was measured."""
 REMAINING_S = 3600.0
 """How long a job runs that neither reports its remaining work nor has a time limit."""
+LEAST_REMAINING_S = 1.0
+"""A job that reports less work left is about to end. It still needs GPUs to do that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ def describe(  # noqa: PLR0913 - all that is known of a job
             remaining[gpus], batches[gpus] = samples * seconds, one
     began = now if attempt is None else attempt.resizes[-1].at if attempt.resizes else attempt.created_at
     restarts = attempt is not None and not attempt.resizes and (attempt.number, 0) not in history.first_at
-    hold = _hold(history, attempts, began + pool.min_between_s - now) if runs else ""
+    left_s = began + pool.min_between_s - now
+    if left_s > 2 * pool.min_between_s:  # the clock was set back
+        left_s = 0.0
+    hold = _hold(history, attempts, left_s) if runs else ""
     present_s = samples * now_s
     if hold:
         remaining[present], batches[present] = present_s, batch
@@ -95,7 +100,7 @@ def describe(  # noqa: PLR0913 - all that is known of a job
             gpus=present if runs else 0,
             present_batch=batch if runs else 0,
             present_remaining_s=present_s if runs and (hold or resources.learners in permitted) else math.inf,
-            restarting_s=max(0.0, restart_s - (now - began)) if runs and restarts else 0.0,
+            restarting_s=min(restart_s, max(0.0, restart_s - (now - began))) if runs and restarts else 0.0,
             weight=elastic.weight,
             tenant=job.user,
             held=bool(hold),
@@ -154,7 +159,7 @@ def _remaining_samples(
 ) -> float:
     """Return the samples that are left, or a stand-in: what the job can do until its limit at its submitted size."""
     if history.remaining is not None:
-        return max(1.0, history.remaining)
+        return max(history.remaining, LEAST_REMAINING_S / per_sample_s)
     limit_s = job.effective_spec.batch.time_s
     left_s = REMAINING_S if limit_s is None else float(limit_s)
     if limit_s is not None and attempt is not None:

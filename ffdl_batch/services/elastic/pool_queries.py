@@ -184,13 +184,14 @@ def _replay(storage: JobStorage, caller: Caller, stored: StoredDecision) -> Repl
 
     try:
         decision = decode(stored)
+        repeated = decision.repeated()
     except ValueError as error:
         return ReplayedDecision(stored.pool, stored.at, (str(error),))
     different = {
         JobId(
             one.job.name
         ): f"got {was.gpus} GPUs with batch {was.batch}, and now gets {now.gpus} with batch {now.batch}"
-        for one, was, now in zip(decision.jobs, decision.targets, decision.repeated(), strict=True)
+        for one, was, now in zip(decision.jobs, decision.targets, repeated, strict=True)
         if was != now
     }
     shown = {job.id for job in storage.store.get_many(different) if caller.is_admin or job.uid == caller.uid}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import Job, JobId
-from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.domain.scheduler_errors import SchedulerError, SchedulerUnreachable
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.backends.node_exclusion import NodeExclusion
@@ -108,7 +108,9 @@ class PossibleSizes:
         wanted = replace(job, overrides=overrides, attempt=job.attempt + 1)
         try:
             return plan_attempt(self._storage, self._adapters, self._node_exclusion, wanted).launch.nodes
-        except (InvalidRequest, UnknownImage) as error:
+        except SchedulerUnreachable:
+            raise
+        except (SchedulerError, UnknownImage, OSError) as error:
             log.debug("%s cannot have %d learners: %s", job.id, learners, error)
             return None
 

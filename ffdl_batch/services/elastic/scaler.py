@@ -7,7 +7,6 @@ another scaler reads the reports of learners again.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -64,6 +63,8 @@ class Scaler:
     ) -> None:
         self._storage, self._pools, self._reached = storage, pools, reached
         self._leases = {name: LeaderLease(leases, f"scaler {name}") for name in pools.pools}
+        self._look_s = leases.seconds / 2
+        """The longest pause: leases that are held must not expire, and others may be free."""
         self._decided_at: dict[str, float] = {}
         """When each pool was decided about last (monotonic)."""
         self._pause_s = 0.0
@@ -87,10 +88,11 @@ class Scaler:
         shrinking = [(its, one) for its, one in listed if its is not None]
         self._shrinks = bool(shrinking)
         changed = self._continue(held) + sum(self._in_place.proceed(its, one) for its, one in shrinking)
-        if self._storage.store.elastic.forget_ended():
+        if held and self._storage.store.elastic.forget_ended():
             self._soon |= self._leases.keys()
         paused = self._storage.store.elastic.paused()
-        due = [name for name in held if name not in paused and self._due_in_s(name) <= 0]
+        decided = [name for name in held if name not in paused]
+        due = [name for name in decided if self._due_in_s(name) <= 0]
         if due:
             began = self._storage.clock.monotonic()
             jobs = self._storage.store.elastic.jobs()
@@ -100,7 +102,7 @@ class Scaler:
             self._pause_s = PAUSES * (self._storage.clock.monotonic() - began)
         if self._shrinks:
             return changed, LEAST_S
-        return changed, min((max(LEAST_S, self._due_in_s(name)) for name in self._leases), default=math.inf)
+        return changed, min([self._look_s, *(max(LEAST_S, self._due_in_s(name)) for name in decided)])
 
     def is_busy(self) -> bool:
         """Return whether a job has ended and is about to continue with another size. It does not count as live."""
@@ -146,7 +148,7 @@ class Scaler:
             return 0
         pool, now = self._pools.pools[name], self._storage.clock.now()
         attempts = self._storage.store.attempts_of([one.job.id for one in jobs])
-        found = _sort([self._look(one, attempts[one.job.id]) for one in jobs])
+        found = _sort([self._with_reports(one, attempts[one.job.id]) for one in jobs])
         by_id = {str(one.job.id): one for one in found.open}
         rules = Rules(Objective(pool.objective))
         self._sizes.look(one.job for one in found.open)
@@ -160,6 +162,14 @@ class Scaler:
             return 0
         self._reached("decided")
         return self._act_on(name, by_id, decision)
+
+    def _with_reports(self, one: ElasticJob, attempts: Sequence[Attempt]) -> ElasticJob:
+        """Do what `_look` does. If the files of a job cannot be read, its earlier reports count."""
+        try:
+            return self._look(one, attempts)
+        except OSError as error:
+            log.warning("job %s: its reports cannot be read; its earlier ones count: %s", one.job.id, error)
+            return one
 
     def _look(self, one: ElasticJob, attempts: Sequence[Attempt]) -> ElasticJob:
         """Read what its learners have reported. Return the job, with the time of its last change if that is new."""
@@ -218,14 +228,14 @@ class Scaler:
         if not waits and (target.gpus, target.batch) == (_gpus(job), job.global_batch):
             return False
         changes = self._changes(name)
-        if not waits and (batch := self._in_place.batch_with(changes, job, learners)) is not None:
-            is_shrinking = changes.shrink(job, one.size, learners, batch)
-            self._shrinks = is_shrinking or self._shrinks
-            return is_shrinking
         try:
+            if not waits and (batch := self._in_place.batch_with(changes, job, learners)) is not None:
+                is_shrinking = changes.shrink(job, one.size, learners, batch)
+                self._shrinks = is_shrinking or self._shrinks
+                return is_shrinking
             possible = not learners or self._sizes.can_plan(job, learners, target.batch)
-        except SchedulerUnreachable as error:
-            log.info("%s keeps its size, because the scheduler does not answer: %s", job.id, error)
+        except (OSError, SchedulerUnreachable) as error:
+            log.info("%s keeps its size, because its files or the scheduler cannot be read: %s", job.id, error)
             return False
         if not possible:
             self._soon.add(name)

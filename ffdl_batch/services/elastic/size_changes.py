@@ -20,8 +20,8 @@ from ffdl_batch.store import ElasticJob, JobSize, NamedLease, SizeState
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 60.0
-"""Pause of LastChanges, unless a job changes before."""
+LOOK_S, SHRINKING_S = 60.0, 1.0
+"""Pauses of LastChanges, unless a job changes before: without and with a job that shrinks, whose nodes are idle."""
 Reached = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
 
@@ -138,18 +138,20 @@ def resume_halted(storage: JobStorage, changes_of: Callable[[Job], SizeChanges |
 
 @dataclass(frozen=True, slots=True)
 class LastChanges:
-    """Finishes the changes of size in a daemon that no longer has a pool."""
+    """Finishes the changes of size in a daemon that no longer has a pool, and deletes the sizes of ended jobs."""
 
     storage: JobStorage
     shrink: Callable[[SizeChanges, ElasticJob], bool]
     """Releases the nodes of a shrinking job."""
 
     def step(self) -> tuple[int, float]:
-        """Resume the jobs that were halted for another size, and release the nodes of shrinking ones. Return how many
-        jobs changed, and how long to pause."""
+        """Resume the jobs that were halted for another size, release the nodes of shrinking ones, and delete the sizes
+        of ended ones. Return how many jobs changed, and how long to pause."""
         resumed = resume_halted(self.storage, lambda job: unpooled(self.storage, job))
+        self.storage.store.elastic.forget_ended()
         shrinking = self.storage.store.elastic.shrinking()
-        return resumed + sum(self.shrink(unpooled(self.storage, one.job), one) for one in shrinking), LOOK_S
+        changed = resumed + sum(self.shrink(unpooled(self.storage, one.job), one) for one in shrinking)
+        return changed, SHRINKING_S if shrinking else LOOK_S
 
     def is_busy(self) -> bool:
         """Return whether a job is about to be resumed. It does not count as live."""

@@ -139,6 +139,13 @@ def own_among(root: Root, adapter: Scheduler, job: Job, natives: Collection[Nati
     return frozenset(own)
 
 
+def does_run(root: Root, adapter: Scheduler, job: Job) -> bool:
+    """Return whether the scheduler's job provably is the current attempt and runs. Raises SchedulerUnreachable."""
+    native = NativeId.parse(job.native_id)
+    shown = adapter.observe([native]).get(native)
+    return shown is not None and shown.phase is Phase.RUNNING and is_own(root, job, native, shown)
+
+
 def may_ask_of(root: Root, adapter: Scheduler, job: Job) -> bool:
     """Return whether the scheduler's job provably is the current attempt and has not ended. Raises
     SchedulerUnreachable."""

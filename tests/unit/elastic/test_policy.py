@@ -87,6 +87,12 @@ def test_held_job_keeps_its_gpus_and_batch(rules: Rules) -> None:
     assert targets[1].gpus == 1
 
 
+@pytest.mark.parametrize("objective", list(Objective))
+def test_held_job_keeps_its_gpus_although_its_restart_takes_longer_than_it(objective: Objective) -> None:
+    held = running("held", 1e-20, 3, held=True, restart_s=60.0, restarting_s=60.0)
+    assert decide([held, job("short", 500)], 4, Rules(objective))[0].gpus == 3
+
+
 def test_running_job_is_stopped_for_many_short_ones_only_where_that_is_allowed() -> None:
     jobs = [running("long", 500_000, 1), *(job(f"s{number}", 500, most=1) for number in range(4))]
     assert decide(jobs, 4, Rules())[0].gpus == 0

@@ -34,8 +34,8 @@ from ffdl_batch.site.hub.store import HubStore, open_hub_store
 from ffdl_batch.site.hub.tenants import LeverKind, Quota
 from ffdl_batch.store.database import connect
 from tests.unit.services.conftest import Site
+from tests.unit.services.pool_bench import Bench
 from tests.unit.services.reports.test_faults import LINE, note
-from tests.unit.services.test_scaler import Bench
 
 UID = 7001
 

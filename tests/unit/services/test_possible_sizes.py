@@ -18,7 +18,7 @@ from ffdl_batch.services.elastic.possible_sizes import MOST_ON_NODE, REFUSED_S, 
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.store import SizeState
 from tests.unit.services.conftest import MANIFEST, Site
-from tests.unit.services.test_scaler import ELASTIC, POOL, Bench
+from tests.unit.services.pool_bench import ELASTIC, POOL, Bench
 
 Nodes = Callable[[int], int | None]
 """Number of nodes for a number of learners; None if it cannot be planned."""

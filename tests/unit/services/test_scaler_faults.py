@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import halt_job
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import MANIFEST, Site
-from tests.unit.services.test_scaler import ELASTIC, POOL, Bench, first_shrinks_for_second
+from tests.unit.services.pool_bench import ELASTIC, POOL, Bench, first_shrinks_for_second, last_inputs
 from tests.unit.store.jobs import statements
 
 WAITS = "waits for GPUs of pool default"
@@ -99,7 +100,7 @@ def test_job_halted_for_a_size_continues_when_its_pool_was_removed(bench: Bench,
     platform.deployer().step()
     assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
     assert bench.learners(first) == [learners or 4]
-    assert platform.last_size_changes() is None
+    assert last.step()[0] == 0
 
 
 def test_scaler_of_other_pools_continues_job_of_removed_pool(bench: Bench) -> None:
@@ -230,6 +231,44 @@ def test_decision_reads_jobs_that_wait_in_the_same_statements_and_not_whole(benc
     assert sum("jobs.spec" in one for one in many) == 2, "only halted and shrinking jobs, of which there are none"
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, -200.0])
+def test_pool_is_decided_about_after_the_clock_was_set_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    """The attempt of the first job then seems to begin in the future, and it has not reported yet."""
+    bench = Bench(site, replace(POOL, min_between_s=300.0))
+    first = bench.arrive("first")
+    bench.accept("second")
+    clock = site.clock
+    monkeypatch.setattr(clock, "now", lambda: clock.monotonic() + step_s)
+    bench.turn(tick_s=61)
+    assert len(last_inputs(bench)["jobs"]) == 2
+    bench.turn(tick_s=600)
+    assert bench.halts(first) == [True]
+
+
+def test_job_whose_next_attempt_cannot_be_planned_stops_no_other_job_of_its_pool(bench: Bench) -> None:
+    first = bench.arrive("first", learners=2)
+    Path(bench.site.platform.storage.root.job(first.id).exported).write_text("{")
+    bench.restart()  # what fits on a node is not known yet
+    second = bench.accept("second", learners=2)
+    bench.turn(tick_s=2)
+    assert bench.site.job(second.id).state is JobState.QUEUED
+
+
+def test_job_that_has_almost_ended_gets_gpus_to_end(bench: Bench) -> None:
+    first = bench.arrive("first")
+    bench.report(first, 1e6, remaining=0.0)
+    platform = bench.site.platform
+    bench.turn(tick_s=61)
+    halt_job(platform.storage, platform.adapters, bench.site.caller, first.id)
+    bench.checkpoints(first)
+    resume_job(platform.storage, platform.adapters, platform.store_checks, bench.site.caller, first.id, Resume())
+    bench.turn(tick_s=2)
+    bench.turn(tick_s=2)
+    assert bench.site.job(first.id).state is JobState.QUEUED
+
+
 # ------------------------------------------------------------------------------------------------ reports of learners
 
 
@@ -238,6 +277,19 @@ def look(bench: Bench, job: Job, history: LearnerHistory | None = None) -> Learn
     store, job = bench.site.platform.storage.store, bench.site.job(job.id)
     history.look(bench.site.platform.storage.root, job, store.attempts(job.id))
     return history
+
+
+def test_reports_that_cannot_be_read_stop_no_other_job(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.arrive("first")
+    bench.report(first, 100.0, remaining=360_000.0)
+    second = bench.accept("second")
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(learner_history, "open_regular", fail)
+    bench.turn(tick_s=2)
+    assert [one["name"] for one in last_inputs(bench)["jobs"]] == [first.id, second.id]
 
 
 def test_start_is_not_timed_if_the_beginning_of_the_reports_was_left_out(

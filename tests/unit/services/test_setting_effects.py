@@ -141,9 +141,13 @@ SHOWN_BY = {
         "test_notifier_posts_to_addresses_of_fault_policy_and_logs_mail_that_has_no_relay": "fault_policies.notify",
     },
     "services/test_scaler.py": {
-        "test_running_jobs_shrink_in_pool_that_is_too_small_for_them": "elastic pools.gpus",
         "test_jobs_of_other_backend_or_partition_run_as_submitted": "pools.backend pools.partition",
+    },
+    "services/test_scaler_loop.py": {
         "test_decision_is_due_after_interval_or_when_a_job_comes_or_ends": "pools.interval_s",
+    },
+    "services/test_scaler_sizes.py": {
+        "test_running_jobs_shrink_in_pool_that_is_too_small_for_them": "elastic pools.gpus",
         "test_attempt_keeps_its_size_for_minimum_time": "pools.min_between_s",
         "test_objective_of_pool_decides_whether_second_job_waits": "pools.objective",
     },

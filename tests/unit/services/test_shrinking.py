@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection
 from dataclasses import replace
@@ -12,82 +11,23 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.elastic import Elastic
-from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import decode, encode
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.services.elastic import in_place
-from ffdl_batch.services.elastic.in_place import LEAVE_S
 from ffdl_batch.services.elastic.pool_queries import show_pools
-from ffdl_batch.services.job_control.stop import halt_job
 from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import read_events
 from ffdl_batch.store import SizeState
 from tests.unit.services.chains import end
-from tests.unit.services.conftest import MANIFEST, Site
-from tests.unit.services.test_scaler import ELASTIC, POOL, Bench, last_inputs
-
-ANY_BATCH = ELASTIC.replace("{min", "{in_place: true, min")
-IN_PLACE = ANY_BATCH.replace("per_gpu_max: 64", "per_gpu_max: 16")
-"""16 for each GPU, which is faster than less."""
-
-
-class Nodes(Bench):
-    """A pool whose jobs have a node for each learner, and can shrink in place."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.site.scheduler.spreads = True
-
-    def accept(self, key: str, learners: int = 4, batch: str = IN_PLACE) -> Job:
-        return self.site.accept(key, f"{MANIFEST}learners: {learners}\nbatch: {{elastic: {batch}}}\n")
-
-    def arrive(self, key: str, learners: int = 4, batch: str = IN_PLACE) -> Job:
-        return super().arrive(key, learners, batch)
-
-    def start(self, job: Job) -> None:
-        job = self.site.job(job.id)
-        head = self.site.head(job)
-        for rank in range(1, job.effective_spec.resources.learners):
-            head.says(f"node-{rank}", EventKind.STARTED, host=f"n{rank + 1}")
-            head.says(f"node-{rank}", EventKind.LEARNER_STARTED, learner_id=rank + 1)
-        super().start(job)
-
-    def leave(self, job: Job, *learners: int) -> None:
-        """The controllers of these learners see that their nodes are to be released."""
-        head = self.site.head(job)
-        for learner in learners:
-            source = f"node-{learner - 1}"
-            head.says(source, EventKind.LEARNER_ENDED, learner_id=learner, exit_code=143, ended_by="released")
-            head.says(source, EventKind.STORED, learner_id=learner)
-            head.says(source, EventKind.ENDED)
-
-    def staying(self, job: Job) -> object:
-        """How many learners stay, as the controllers read it."""
-        return json.loads(Path(self.site.attempt(job).control).read_text())["learners"]
-
-    def completes(self, job: Job) -> None:
-        job = self.site.job(job.id)
-        head = self.site.head(job)
-        for rank in range(1, job.effective_spec.resources.learners):
-            head.says(f"node-{rank}", EventKind.LEARNER_ENDED, learner_id=rank + 1, exit_code=0)
-            head.says(f"node-{rank}", EventKind.STORED, learner_id=rank + 1)
-        super().completes(job)
+from tests.unit.services.conftest import Site
+from tests.unit.services.pool_bench import ANY_BATCH, ELASTIC, POOL, Nodes, first_shrinks, last_inputs
 
 
 @pytest.fixture
 def bench(site: Site) -> Nodes:
     return Nodes(site)
-
-
-def first_shrinks(bench: Nodes) -> tuple[Job, Job]:
-    """The first job has all nodes. Learners leave it, because a second job has arrived."""
-    first = bench.arrive("first")
-    bench.report(first, 100.0, remaining=360_000.0)
-    second = bench.accept("second")
-    bench.turn(tick_s=2)
-    return first, second
 
 
 def test_job_shrinks_in_place_and_its_nodes_go_to_the_next(bench: Nodes) -> None:
@@ -149,122 +89,6 @@ def test_daemon_killed_at_step_of_change_in_place_continues_it_once(bench: Nodes
     assert sorted(tokens) == sorted({f"{first.id}-1", f"{second.id}-1"})
 
 
-def test_job_is_halted_if_scheduler_refuses_its_nodes(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    bench.site.scheduler.refuse_shrink = "Invalid node name specified"
-    bench.leave(first, 3, 4)
-    bench.turn(tick_s=2)
-    size = bench.size(first)
-    assert bench.halts(first) == [True]
-    assert size is not None and (size.state, size.learners) == (SizeState.HALTING, 2)
-    bench.checkpoints(first)
-    bench.turn(tick_s=2)
-    assert (bench.site.job(first.id).state, bench.learners(first)) == (JobState.QUEUED, [2])
-
-
-def test_nodes_are_given_back_when_scheduler_answers_again(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    bench.leave(first, 3, 4)
-    bench.site.scheduler.down = True
-    bench.turn(tick_s=2)
-    assert bench.learners(first) == [4]
-    bench.site.scheduler.down = False
-    bench.turn(tick_s=61)
-    assert (bench.learners(first), bench.halts(first)) == ([2], [False])
-
-
-def test_nodes_of_another_job_with_the_same_id_stay(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    bench.leave(first, 3, 4)
-    native = NativeId.parse(bench.site.job(first.id).native_id)
-    bench.site.scheduler.seen[native] = replace(bench.site.scheduler.seen[native], name="training-000000000-1")
-    bench.turn(tick_s=2)
-    assert (bench.site.scheduler.shrunk, bench.learners(first)) == ([], [4])
-
-
-def test_halt_by_owner_wins_over_change_in_place(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    platform = bench.site.platform
-    halt_job(platform.storage, platform.adapters, bench.site.caller, first.id)
-    bench.leave(first, 3, 4)
-    bench.turn(tick_s=2)
-    assert bench.site.scheduler.shrunk == []
-    bench.checkpoints(first)
-    bench.turn(tick_s=2)
-    assert (bench.site.job(first.id).state, bench.size(first)) == (JobState.HALTED, None)
-
-
-def test_attempt_that_is_lost_while_it_shrinks_is_followed_by_one_with_a_size_of_the_pool(bench: Nodes) -> None:
-    first, second = first_shrinks(bench)
-    end(bench.site, bench.site.job(first.id), EndCause.NODE_FAIL)
-    bench.turn(tick_s=61)
-    assert [bench.site.job(job.id).state for job in (first, second)] == [JobState.QUEUED] * 2
-    assert bench.site.job(first.id).attempt == 2
-    assert bench.learners(first, second) == [2, 2]
-
-
-def test_interrupted_attempt_after_change_in_place_is_followed_by_one_with_the_new_size(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    bench.leave(first, 3, 4)
-    bench.turn(tick_s=2)
-    bench.site.head(first).ends(Outcome.FAILED, stored=False, error_code="S106", message="lost")
-    end(bench.site, bench.site.job(first.id), EndCause.NODE_FAIL)
-    bench.turn(tick_s=SETTLE_S + 61)
-    assert bench.site.job(first.id).attempt == 2
-    assert bench.learners(first) == [2]
-
-
-def test_job_that_changes_before_it_shrinks_frees_no_gpus(bench: Nodes) -> None:
-    first = bench.arrive("first")
-    bench.report(first, 100.0, remaining=360_000.0)
-    second = bench.accept("second")
-    platform = bench.site.platform
-
-    def halt(reached: str) -> None:
-        if reached == "decided":
-            halt_job(platform.storage, platform.adapters, bench.site.caller, first.id)
-
-    bench.restart(halt)
-    bench.turn(tick_s=2)
-    assert (bench.site.job(second.id).state, bench.size(second)) == (JobState.PENDING, None)
-
-
-def test_job_that_already_saves_for_its_end_does_not_shrink_in_place(bench: Nodes) -> None:
-    first = bench.arrive("first")
-    bench.report(first, 100.0, remaining=360_000.0)
-    bench.site.head(first).says("node-3", EventKind.ASKED, reason="warned")
-    bench.accept("second")
-    bench.turn(tick_s=2)
-    size = bench.size(first)
-    assert bench.halts(first) == [True]
-    assert size is not None and (size.state, size.learners) == (SizeState.HALTING, 2)
-
-
-def test_job_is_halted_if_its_learners_do_not_leave(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    bench.leave(first, 4)
-    bench.turn(tick_s=LEAVE_S)
-    assert bench.halts(first) == [False], "controllers may still be ending learner 3"
-    bench.turn(tick_s=61)
-    size = bench.size(first)
-    assert (bench.halts(first), bench.site.scheduler.shrunk) == ([True], [])
-    assert size is not None and (size.state, size.learners) == (SizeState.HALTING, 2)
-
-
-def test_daemon_without_pools_finishes_change_in_place(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    bench.site.set_settings(elastic={})
-    platform = bench.site.platform
-    assert platform.scaler() is None
-    last = platform.last_size_changes()
-    assert last is not None and last.step()[0] == 0
-    bench.leave(first, 3, 4)
-    assert last.step()[0] == 1
-    assert len(bench.site.scheduler.shrunk) == 1
-    assert bench.learners(first) == [2]
-    assert platform.last_size_changes() is None
-
-
 def test_only_the_daemon_with_the_lease_waits_for_leaving_learners(bench: Nodes) -> None:
     first_shrinks(bench)
     other = replace(bench.site.platform, owner="other").scaler()
@@ -286,10 +110,10 @@ def test_events_of_staying_nodes_are_read_only_when_the_others_have_left(
 
     monkeypatch.setattr(in_place, "read_events", note)
     bench.scaler.step()
-    assert read == ["node-2", "node-3"]
+    assert read == ["head", "node-2", "node-3"]
     bench.leave(first, 3, 4)
     bench.scaler.step()
-    assert set(read) == {"node-0", "node-1", "node-2", "node-3"}
+    assert set(read) == {"head", "node-0", "node-1", "node-2", "node-3"}
 
 
 @pytest.mark.parametrize("is_given_back", [True, False])
@@ -313,17 +137,6 @@ def test_gpu_time_counts_nodes_until_they_are_given_back(bench: Nodes, is_given_
     (attempt, *_) = bench.site.platform.storage.store.attempts(first.id)
     expected = 4 * (head.at - begun) - 2 * max(0.0, head.at - given_back)
     assert attempt.gpu_seconds == pytest.approx(expected, abs=1.0)
-
-
-def test_nodes_of_learners_that_ended_by_themselves_are_not_given_back(bench: Nodes) -> None:
-    first, _ = first_shrinks(bench)
-    head = bench.site.head(first)
-    for learner in (3, 4):
-        head.says(f"node-{learner - 1}", EventKind.LEARNER_ENDED, learner_id=learner, exit_code=0)
-        head.says(f"node-{learner - 1}", EventKind.STORED, learner_id=learner)
-        head.says(f"node-{learner - 1}", EventKind.ENDED)
-    bench.turn(tick_s=2)
-    assert (bench.site.scheduler.shrunk, bench.learners(first)) == ([], [4])
 
 
 @pytest.mark.parametrize(("ended", "state"), [((1, 2), JobState.COMPLETED), ((2,), JobState.QUEUED)])
@@ -410,18 +223,6 @@ def test_job_that_shrank_in_place_does_not_wait_for_a_restart(bench: Nodes) -> N
     bench.accept("third")
     bench.turn(tick_s=2)
     assert [one["restarting_s"] for one in last_inputs(bench)["jobs"] if one["name"] == first.id] == [0.0]
-
-
-def test_refusal_to_release_nodes_of_one_job_counts_for_that_job_only(bench: Nodes) -> None:
-    first, second = first_shrinks(bench)
-    bench.site.scheduler.refuse_shrink = "Invalid node name specified"
-    bench.leave(first, 3, 4)
-    bench.turn(tick_s=2)
-    assert bench.halts(first) == [True]
-    bench.start(second)
-    changes, in_place = bench.scaler._changes("default"), bench.scaler._in_place
-    found = [in_place.batch_with(changes, bench.site.job(job.id), 1) for job in (first, second)]
-    assert found == [None, 16]
 
 
 def test_reports_belong_to_the_size_that_the_attempt_had_when_they_were_made(bench: Nodes) -> None:

@@ -146,6 +146,15 @@ def test_large_decisions_are_compressed_and_fewer_are_kept(store: Store, monkeyp
     assert [one.at for one in store.elastic.decisions("default")] == [8.0]
 
 
+def test_decisions_stay_in_their_order_if_the_clock_was_set_back(store: Store) -> None:
+    held = lease(store)
+    for number in range(KEPT + 1):
+        store.elastic.add_decision(held, StoredDecision("default", 5000.0 + number, "{}", f"[{number}]"))
+    for text in ("first", "second"):
+        store.elastic.add_decision(held, StoredDecision("default", 1000.0, text, "[]"))
+    assert [one.inputs for one in store.elastic.decisions("default", 3)] == ["{}", "first", "second"]
+
+
 def test_pool_stays_paused_since_first_pause_until_it_is_resumed(store: Store) -> None:
     add_job(store)
     store.elastic.pause("default", 5.0)

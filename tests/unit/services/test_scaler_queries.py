@@ -1,0 +1,90 @@
+"""What the scaler shows of its decisions: status, explanation and replay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.services.elastic.pool_queries import explain_size, replay_decisions, show_pools
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.store import StoredDecision
+from tests.unit.services.conftest import Site
+from tests.unit.services.pool_bench import Bench, first_shrinks_for_second, last_inputs
+
+
+@pytest.fixture
+def bench(site: Site) -> Bench:
+    return Bench(site)
+
+
+def test_status_shows_sizes_wanted_ones_and_reasons(bench: Bench) -> None:
+    platform = bench.site.platform
+    first, second = first_shrinks_for_second(bench)
+    (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
+    assert (pool.name, pool.gpus, pool.paused_at, pool.problem) == ("default", 4, None, "")
+    assert pool.decided_at is not None and pool.next_at == pool.decided_at + 60
+    shown = {one.id: one for one in pool.jobs}
+    assert (shown[first.id].gpus, shown[first.id].wanted_gpus) == (4, 2)
+    assert shown[first.id].reason == "being halted, to continue with 2 learners"
+    assert shown[second.id].gpus == 2
+    other = replace(bench.site.caller, uid=bench.site.caller.uid + 1)
+    assert show_pools(platform.storage, platform.elastic_pools, other)[0].jobs == ()
+
+
+def test_explanation_has_sizes_that_last_decision_compared(bench: Bench) -> None:
+    platform = bench.site.platform
+    first, _ = first_shrinks_for_second(bench)
+    found = explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
+    assert (found.gpus, found.wanted_gpus, found.restart_s, found.pool_gpus, found.pool_jobs) == (4, 2, 60.0, 4, 2)
+    assert [one.gpus for one in found.options] == [1, 2, 3, 4]
+    assert found.remaining_s == pytest.approx(3600, rel=0.01)
+    plain = bench.site.accept("plain")
+    with pytest.raises(Refused, match="belongs to no pool"):
+        explain_size(platform.storage, platform.elastic_pools, bench.site.caller, plain.id)
+
+
+@pytest.mark.parametrize("inputs", ["", '{"gpus": 4}', "[]", '{"gpus": 4, "jobs": [{"name": "x"}]}', '{"gpus": '])
+def test_damaged_or_older_last_decision_counts_as_none(bench: Bench, inputs: str) -> None:
+    platform = bench.site.platform
+    first, _ = first_shrinks_for_second(bench)
+    lease = bench.scaler._leases["default"].named
+    stored = StoredDecision("default", bench.site.clock.now() + 1, inputs, "[[4, 64]]")
+    assert platform.storage.store.elastic.add_decision(lease, stored)
+    (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
+    assert (pool.decided_at, pool.next_at, len(pool.jobs)) == (None, None, 2)
+    with pytest.raises(Refused, match="did not compare"):
+        explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
+
+
+def test_replay_repeats_recorded_decisions_and_finds_another_policy(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = bench.site.platform
+    first_shrinks_for_second(bench)
+
+    def replayed() -> list[tuple[str, ...]]:
+        found = replay_decisions(platform.storage, platform.elastic_pools, bench.site.caller, None)
+        return [one.differences for one in found]
+
+    assert replayed() == [(), ()]
+    monkeypatch.setattr("ffdl_batch.elastic.policy.RANK_EXPONENT", 9.0)
+    assert replayed() == [(), ()], "the objective fair has no rank"
+    monkeypatch.setattr("ffdl_batch.elastic.policy.LEAST_SPEED", 1e300)
+    differences = replayed()
+    assert all(differences) and "and now gets 0 with batch 0" in differences[0][0]
+    with pytest.raises(Refused, match="unknown pool 'other'; configured pools: default"):
+        replay_decisions(platform.storage, platform.elastic_pools, bench.site.caller, "other")
+
+
+@pytest.mark.parametrize(("gpus", "targets"), [(0, "[[4, 64], [0, 0]]"), (4, "[]")])
+def test_replay_reports_decision_that_cannot_be_repeated(bench: Bench, gpus: int, targets: str) -> None:
+    platform = bench.site.platform
+    first_shrinks_for_second(bench)
+    inputs = last_inputs(bench) | {"gpus": gpus}
+    inputs["jobs"][0]["held"] = True
+    stored = StoredDecision("default", bench.site.clock.now() + 1, json.dumps(inputs), targets)
+    assert platform.storage.store.elastic.add_decision(bench.scaler._leases["default"].named, stored)
+    found = replay_decisions(platform.storage, platform.elastic_pools, bench.site.caller, None)
+    assert [bool(one.differences) for one in found] == [False, False, True]
