@@ -308,7 +308,7 @@ def test_submit_rejects_network_level_that_a_node_does_not_offer(cluster: Cluste
         auto = lone.manifest("auto", "true", "batch: {placement: spread}", gpus=0, learners=2)
         assert "network isolation: host (asked for: auto)" in lone.run("ffdl-submit", "--dry-run", auto, model).stdout
         chosen = lone.run("ffdl-submit", "--constraint=ffdl-network", "--dry-run", named, model).stdout
-        assert "#SBATCH --comment=ffdl-batch:job/1" in chosen
+        assert '#SBATCH --comment="ffdl-batch:job/1 named"' in chosen
     finally:
         features = ",".join(FEATURES)
         cluster.scontrol("update", "NodeName=n3", f"AvailableFeatures={features}", f"ActiveFeatures={features}")

@@ -143,7 +143,7 @@ def test_submit_long_options_match_sbatch_job_fields(alice: Person, parent: tupl
 def test_submit_short_options_match_sbatch_job_fields(alice: Person, parent: tuple[str, str]) -> None:
     _, native = parent
     # What the manifest asks for besides (256 MiB, one GPU) is said to sbatch too; -G counts per learner here.
-    theirs = (*SHORT, "--mem=256M", "--gres=gpu:v100:2", "-d", f"after:{native}")
+    theirs = (*SHORT, "--comment=my name", "--mem=256M", "--gres=gpu:v100:2", "-d", f"after:{native}")
     fields = compare(alice, (*SHORT, "-G", "v100:2", "-d", f"after:{native}", "-J", "my name"), theirs)
     assert (fields["TimeLimit"], fields["Requeue"], fields["QOS"]) == ("01:30:00", "0", "normal")
     assert fields["Dependency"] == f"after:{native}(unfulfilled)"
@@ -222,13 +222,18 @@ def test_submit_rejects_unsupported_sbatch_option_by_name(alice: Person, given: 
 
 
 @pytest.mark.full
-def test_submit_output_path_is_relative_to_submission_directory(alice: Person) -> None:
+def test_name_of_job_is_in_squeue_sacct_and_output_path_relative_to_submission_directory(alice: Person) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("output", "echo in the file")
     alice.run("mkdir", "-p", "with blank")
-    argv = ["ffdl-submit", "--parsable", "--output=out-%j.txt", manifest, model]
-    job = alice.finish(alice.run(*argv, cwd=f"{alice.home}/with blank").stdout.strip())
-    assert job["state"] == "COMPLETED", job
-    assert "in the file\n" in alice.read(f"{alice.home}/with blank/out-{job['native_id']}.txt")
+    argv = ["ffdl-submit", "--parsable", "-J", "my run", "--output=out-%x-%j.txt", "--hold", manifest, model]
+    job_id = alice.run(*argv, cwd=f"{alice.home}/with blank").stdout.strip()
+    native = alice.until(job_id, {"QUEUED"})["native_id"]
+    assert alice.run("squeue", "-h", "-j", native, "-o", "%j|%k").stdout == f"{job_id}-1|my run\n"
+    alice.run("scontrol", "release", native)
+    assert alice.finish(job_id)["state"] == "COMPLETED"
+    assert "in the file\n" in alice.read(f"{alice.home}/with blank/out-my run-{native}.txt")
+    assert alice.sacct(native, "JobName", "Comment") == [f"{job_id}-1", "my run"]
+    assert json.loads(alice.run("ffdl", "show", "--json", native).stdout)["job"]["id"] == job_id
 
 
 # ------------------------------------------------------------------------------------------------ dry run

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import replace
 
-from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.job.spec import BatchOptions, JobSpec
 from ffdl_batch.domain.launch.launch_file import TEMPLATE
 from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute
 from ffdl_batch.domain.sbatch.script_options import (
@@ -27,6 +27,7 @@ from ffdl_slurm.sbatch_script import escape_pattern
 from ffdl_slurm.settings import SlurmSettings, with_defaults
 
 _HIGHEST_PRIORITY = 0xFFFFFFFD
+_NAME_PATTERN = re.compile(r"%%|%\d*x", re.ASCII)
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 
 
@@ -36,8 +37,9 @@ def batch_options(
     """Return all options of the script, in a fixed order. Raises RequestRefused and InvalidRequest.
 
     The job of a template does not wait for dependencies, a begin time or a release: the job before it did. The comment
-    begins with `mark`, which the prolog of the nodes reads. `as_array`: for the script of a native array, in which
-    sbatch fills in the number of each task.
+    begins with `mark`, which the prolog of the nodes reads. If the user gives no comment, it shows the name of the job,
+    because the scheduler's name is the token. `as_array`: for the script of a native array, in which sbatch fills in
+    the number of each task.
     """
     batch = _written_batch(request, settings, mark)
     _check(batch)
@@ -70,7 +72,7 @@ def _written_batch(request: LaunchRequest, settings: SlurmSettings, mark: str) -
         begin=batch.begin if first else "",
         hold=batch.hold and first,
         signal=_signal(request),
-        comment=" ".join(filter(None, (mark, batch.comment))),
+        comment=" ".join(filter(None, (mark, batch.comment or shown_name(request.spec)))),
         output="",
         array="",  # the script of a native array gets its own
         requeue=_requeue(batch, settings),
@@ -120,8 +122,24 @@ def may_shrink(batch: BatchOptions) -> bool:
     return batch.elasticity is not None and batch.elasticity.in_place
 
 
+def shown_name(spec: JobSpec) -> str:
+    """Return the user's name of the job, or of its array."""
+    return spec.element.name if spec.element is not None else spec.name
+
+
+def fill_name(pattern: str, name: str) -> str:
+    """Return sbatch's file name `pattern` with ``%x`` replaced by the user's name, as sbatch would with --job-name.
+
+    A slash in the name becomes an underscore. A backslash disables all patterns (sbatch(1), "filename pattern").
+    """
+    if "\\" in pattern or "\\" in name:
+        return pattern
+    literal = name.replace("/", "_").replace("%", "%%")
+    return _NAME_PATTERN.sub(lambda match: match[0] if match[0] == "%%" else literal, pattern)
+
+
 def _output(request: LaunchRequest, as_array: bool) -> str:
-    asked, element = request.spec.batch.output, request.spec.element
+    asked, element = fill_name(request.spec.batch.output, shown_name(request.spec)), request.spec.element
     if element is not None and not as_array:
         asked = fill_index(asked, element.index)
     if not asked:

@@ -53,7 +53,7 @@ def test_plan_uses_job_network_for_several_learners_if_all_nodes_support_it() ->
 def test_job_network_mark_contains_learner_count_of_fullest_node() -> None:
     made = plan(ALL, replace(TWO, learners=5, cpus=4), placement=Placement.PACK, partition="main")
     fullest = max(len(made.launch.learners_on(rank)) for rank in range(made.launch.nodes))
-    assert fullest > 1 and comment(made) == f"ffdl-batch:job/{fullest}"
+    assert fullest > 1 and comment(made) == f"ffdl-batch:job/{fullest} digits"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_plan_auto_network_is_job_only_if_every_eligible_node_has_feature(
 ) -> None:
     made = plan(facts, **batch)
     assert made.network.level == level
-    assert (comment(made) is None) is (level == "host")
+    assert (comment(made) == "digits") is (level == "host")
     said = "batch.network: auto is host for this job: network level job cannot be proved: c1 has not the feature"
     assert any(one.startswith(said) for one in made.warnings) is (facts is SOME and level == "host")
 
@@ -185,7 +185,7 @@ def test_plan_limits_job_network_to_62_learners_a_node_and_250_nodes(
 )
 def test_plan_uses_configured_network_dir_and_job_mark_unless_invalid(settings: dict[str, object], said: str) -> None:
     made = plan(ALL, settings={"network_dir": "/var/run/ffdl", "job_mark": "site:"})
-    assert (made.network.directory, comment(made)) == ("/var/run/ffdl", "site:job/1")
+    assert (made.network.directory, comment(made)) == ("/var/run/ffdl", "site:job/1 digits")
     with pytest.raises(InvalidRequest, match=said):
         read_settings(settings)
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 #SBATCH --job-name=training-000000001-1
 #SBATCH --chdir=/shared/alice/ffdl/jobs/training-000000001/attempt-1
-#SBATCH --output=/home/alice/out/%x-%A_002.txt
+#SBATCH --output=/home/alice/out/digits-%A_002.txt
 #SBATCH --open-mode=append
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -10,6 +10,7 @@
 #SBATCH --mem=7630M
 #SBATCH --propagate=NONE
 #SBATCH --export=ALL
+#SBATCH --comment=digits
 unset LC_ALL
 FFDL_NATIVE_ID=$SLURM_JOB_ID
 export FFDL_NATIVE_ID

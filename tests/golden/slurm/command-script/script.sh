@@ -10,5 +10,6 @@
 #SBATCH --mem=7630M
 #SBATCH --propagate=NONE
 #SBATCH --export=ALL
+#SBATCH --comment=digits
 unset LC_ALL
 exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch /shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1/launch.json

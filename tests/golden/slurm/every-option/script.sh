@@ -1,7 +1,7 @@
 #!/bin/sh
 #SBATCH --job-name=training-0a1b2c3d4-1
 #SBATCH --chdir=/shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1
-#SBATCH --output="/home/alice/out dir/%x-%j.txt"
+#SBATCH --output="/home/alice/out dir/digits-%j.txt"
 #SBATCH --open-mode=append
 #SBATCH --nodes=1
 #SBATCH --ntasks=1

@@ -11,6 +11,7 @@
 #SBATCH --propagate=NONE
 #SBATCH --export=ALL
 #SBATCH --signal=URG@70
+#SBATCH --comment=digits
 #SBATCH --requeue
 unset LC_ALL
 exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch /shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1/launch.json

@@ -16,5 +16,6 @@
 #SBATCH --account=physics
 #SBATCH --qos=normal
 #SBATCH --signal=URG@600
+#SBATCH --comment=digits
 unset LC_ALL
 exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch /shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-3/launch.json
