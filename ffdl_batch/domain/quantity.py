@@ -15,8 +15,14 @@ _UNITS = {
     **{f"{prefix}{suffix}": 1024 ** (i + 1) for i, prefix in enumerate("KMGTP") for suffix in ("I", "IB")},
 }
 _SLURM_UNITS = {"": 1024**2, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_GRES_COUNT = re.compile(r"(\d{1,18})(?:([KMGTP])(I?B)?)?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", re.ASCII)
 MAX_TEXT = 64
+UNLIMITED_S = 60 * (2**32 - 1)
+"""The time limit of a job that asks for none; in minutes, it is Slurm's INFINITE."""
+WHOLE_NODE = 0
+"""The bytes of a learner that asks for all memory of its node."""
+_UNLIMITED = frozenset({"UNLIMITED", "INFINITE", "-1"})
 
 
 def parse_size(text: str) -> int:
@@ -58,6 +64,36 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
+def parse_gres_count(text: str) -> int | None:
+    """Return a count of a generic resource, as ``2`` or ``200G`` (suffix_mult in slurm_protocol_defs.c: K and KiB are
+    1024, KB is 1000). None for another text, and for a count that Slurm cannot hold."""
+    match = _GRES_COUNT.fullmatch(text)
+    if match is None:
+        return None
+    power = " KMGTP".index((match[2] or " ").upper())
+    count: int = int(match[1]) * (1000 if (match[3] or "").upper() == "B" else 1024) ** power
+    return count if count < 2**63 else None
+
+
+def format_gres_count(count: int) -> str:
+    """Return the shortest text that :func:`parse_gres_count` reads as `count`."""
+    for power, unit in ((5, "P"), (4, "T"), (3, "G")):
+        if count and count % 1024**power == 0:
+            return f"{count // 1024**power}{unit}"
+    return str(count)
+
+
+def format_memory(size: int) -> str:
+    """Return the memory of a learner, for people."""
+    return "all of the node" if size == WHOLE_NODE else format_size(size)
+
+
+def parse_requested_time(text: str) -> int:
+    """Return the seconds of a time limit that a job asks for: UNLIMITED_S for UNLIMITED, INFINITE and -1, as sbatch
+    reads them, else as :func:`parse_time_limit`."""
+    return UNLIMITED_S if text.strip().upper() in _UNLIMITED else parse_time_limit(text)
+
+
 def parse_time_limit(text: str) -> int:
     """Return the seconds of a time limit, in Slurm's forms or as ``2h30m``.
 
@@ -96,7 +132,9 @@ def _slurm_seconds(text: str) -> int | None:
 
 
 def format_time_limit(seconds: int) -> str:
-    """Return Slurm's ``[days-]hours:minutes:seconds``."""
+    """Return Slurm's ``[days-]hours:minutes:seconds``, or UNLIMITED."""
+    if seconds >= UNLIMITED_S:
+        return "UNLIMITED"
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days}-{clock}" if days else clock

@@ -10,6 +10,7 @@ from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job import learner_layout, spec
 from ffdl_batch.domain.job.elastic import DEFAULT_POOL, Elastic, LearningRate
 from ffdl_batch.domain.job.secret_references import MOVED, reference
+from ffdl_batch.domain.sbatch.values import EXPEDITE
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
@@ -35,7 +36,7 @@ def assemble(
             cpus=manifest.cpus or defaults.cpus,
             gpus=manifest.gpus or 0.0,
             gpu_type=manifest.gpu_type,
-            memory_bytes=manifest.memory or defaults.memory_bytes,
+            memory_bytes=defaults.memory_bytes if manifest.memory is None else manifest.memory,
             storage_bytes=manifest.storage,
             gres=batch.gres,
         ),
@@ -113,7 +114,8 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         dependency=block.dependency,
         begin=block.begin,
         hold=bool(block.hold),
-        requeue=block.requeue,
+        requeue=None if block.requeue is None else bool(block.requeue),
+        expedite=block.requeue == EXPEDITE,
         signal=block.signal,
         comment=block.comment,
         output=block.output,

@@ -13,8 +13,8 @@ from collections.abc import Mapping as Mappings
 from pydantic_core import PydanticCustomError
 
 from ffdl_batch.domain.findings import Severity
-from ffdl_batch.domain.quantity import parse_slurm_memory
-from ffdl_batch.domain.sbatch.option_table import BY_NAME, BY_VARIABLE, TABLE
+from ffdl_batch.domain.quantity import WHOLE_NODE, parse_slurm_memory
+from ffdl_batch.domain.sbatch.option_table import ARGS, BY_NAME, BY_VARIABLE, TABLE
 from ffdl_batch.manifest.document.tree import Entry, Mapping, Mark, Node, Origin, Place, Scalar, Sequence, find
 from ffdl_batch.manifest.finding_log import FindingLog
 from ffdl_batch.manifest.models.sbatch_values import split_gres
@@ -25,8 +25,10 @@ _FLAGS = {row.name: row for row in TABLE if row.help and not row.metavar}
 _PLACES: Mappings[str, Place] = {
     "learners": ("learners",),
     "cpus": ("cpus",),
-    **{row.name: tuple(row.key.split(".")) for row in TABLE if row.help},
+    **{row.name: tuple(row.key.split(".")) for row in TABLE if row.help and not row.is_passed},
 }
+_PASSED = frozenset(row.name for row in TABLE if row.help and row.is_passed)
+_ARGS: Place = tuple(ARGS.split("."))
 
 
 class Overlay:
@@ -89,6 +91,8 @@ def _apply(overlay: Overlay, name: str, text: str, origin: Origin, log: FindingL
     try:
         if special is not None:
             special(overlay, text, origin)
+        elif name in _PASSED:
+            _pass(overlay, name, text, origin)
         elif name in _FLAGS:
             overlay.put(_PLACES[name], Scalar(str(_FLAGS[name].flag).lower(), origin))
         elif name in _PLACES:
@@ -112,9 +116,26 @@ def _refuse_unknown(name: str, origin: Origin, log: FindingLog) -> None:
     elif row is not None and row.refusal:
         cure = row.refusal
     else:
-        near = difflib.get_close_matches(name, [*_PLACES, *_SPECIAL], n=1, cutoff=0.7)
+        near = difflib.get_close_matches(name, [*_PLACES, *_SPECIAL, *_PASSED], n=1, cutoff=0.7)
         cure = f"did you mean --{near[0]}?" if near else "see sbatch --help"
     log.option(Severity.ERROR, origin.option, "this option is not taken", cure)
+
+
+def _pass(overlay: Overlay, name: str, text: str, origin: Origin) -> None:
+    """Add an option to `batch.slurm.args`. It replaces one of the same name, or gives way to it."""
+    given = find(overlay.root, _ARGS)
+    if given is not None and not isinstance(given, Sequence) and not (isinstance(given, Scalar) and given.is_null):
+        return  # not a list: reported as such by the checks
+    items = given.items if isinstance(given, Sequence) else []
+    others = [one for one in items if not isinstance(one, Scalar) or one.text.strip().partition("=")[0] != f"--{name}"]
+    if overlay.wins or len(others) == len(items):
+        item = Scalar(f"--{name}={text}" if text else f"--{name}", origin)
+        whole = Sequence([*others, item], given.origin if isinstance(given, Sequence) else origin)
+        Overlay(overlay.root, wins=True).put(_ARGS, whole)
+
+
+def _set_requeue(overlay: Overlay, text: str, origin: Origin) -> None:
+    overlay.put(_PLACES["requeue"], Scalar(text or "true", origin))
 
 
 def _set_memory(overlay: Overlay, text: str, origin: Origin) -> None:
@@ -123,9 +144,7 @@ def _set_memory(overlay: Overlay, text: str, origin: Origin) -> None:
     except ValueError as error:
         message, _, cure = str(error).partition("; ")
         raise refusal(message, cure) from None
-    if size == 0:
-        raise refusal("0 means all memory of a node to sbatch; a job needs a size here", "write for example 8G")
-    overlay.put(("memory",), Scalar(f"{size}B", origin))
+    overlay.put(("memory",), Scalar("all" if size == WHOLE_NODE else f"{size}B", origin))
 
 
 def _set_gres(overlay: Overlay, text: str, origin: Origin) -> None:
@@ -183,6 +202,7 @@ def _set_network(overlay: Overlay, text: str, origin: Origin) -> None:
 
 _SPECIAL: Mappings[str, Callable[[Overlay, str, Origin], None]] = {
     "mem": _set_memory,
+    "requeue": _set_requeue,
     "gres": _set_gres,
     "gpus": _set_gpus,
     "network": _set_network,

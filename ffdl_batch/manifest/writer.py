@@ -16,6 +16,14 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, indentless=False)
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Write a text of several lines as a block."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def write_manifest(values: Mapping[str, object], remarks: Sequence[str] = ()) -> str:
     """The YAML text of `values`, which are plain mappings, lists, texts, numbers and flags, below `remarks`."""
     head = "".join(f"# {line}\n" if line else "#\n" for remark in remarks for line in remark.splitlines() or [""])

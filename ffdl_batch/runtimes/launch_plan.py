@@ -117,7 +117,7 @@ def _fill(request: LaunchRequest, subject: Subject, start: Start) -> LaunchFile:
         gid=spec.gid,
         limits=Limits(
             grace_s=checkpoint.grace_s,
-            time_s=spec.batch.time_s,
+            time_s=spec.batch.limit_s,
             lead_s=request.lead_s,
             lead_from=request.lead_from,
             hang_s=float(spec.batch.hang_s),

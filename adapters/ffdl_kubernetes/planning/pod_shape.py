@@ -8,6 +8,7 @@ from ffdl_batch.domain.backend_facts import BackendFacts
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.learner_layout import Gang, lay_out, members_of, parts_of, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Placement, Staging
+from ffdl_batch.domain.quantity import WHOLE_NODE
 from ffdl_batch.runtimes.data import Data
 from ffdl_batch.runtimes.launch_request import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
@@ -177,9 +178,12 @@ def asked_shape(spec: JobSpec, settings: KubernetesSettings, facts: BackendFacts
 
     `facts` have what the namespace demands.
     """
+    if any(part.memory_bytes == WHOLE_NODE for part in parts_of(spec)):
+        message = "Kubernetes gives no pod all memory of its node"
+        raise RequestRefused([refusal("memory", message, "write an amount, as 64GiB")])
     gang = seats_of(spec)
     own, profile = spec.batch.kubernetes, profile_of(spec, settings)
-    time_s = spec.batch.time_s
+    time_s = spec.batch.limit_s
     grace_s = spec.batch.checkpoint.grace_s + KILL_WAIT_S
     cpus = max(part.cpus for part in parts_of(spec))
     limits = _cpu_limits(cpus, profile.cpu_limit or settings.cpu_limit, settings, facts.cpu_limit)

@@ -36,7 +36,7 @@ class SbatchConverter:
         _check_text(source.text)
         directives = read_directives(source.text, source.options, source.environ)
         options = Options(directives.given)
-        layout = read_layout(options)
+        layout = read_layout(options, source.text)
         if options.get("job-name") and not options.text("job-name"):
             options.near("job-name", "a job needs a name: the script's is taken")
         batch = batch_keys(options, layout)
@@ -71,13 +71,20 @@ def create() -> SbatchConverter:
 
 
 def _check_text(text: str) -> None:
-    """Raise CannotConvert for a text that sbatch refuses."""
+    """Raise CannotConvert for a text that sbatch refuses, or that no system can start."""
+    if not _interpreter(text):
+        raise CannotConvert("#! names no interpreter", "write #!/bin/bash", 1)
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise CannotConvert("it has a NUL byte, so it is not a script", "give the script itself", line)
     if "\r\n" in text:
         line = text.count("\n", 0, text.index("\r\n")) + 1
         raise CannotConvert("lines end as on DOS, which sbatch refuses", "change that: sed -i 's/\\r$//' FILE", line)
+
+
+def _interpreter(text: str) -> str:
+    """Return what follows ``#!``."""
+    return text.split("\n", 1)[0].removeprefix("#!").strip()
 
 
 def _drop_replaced_secrets(batch: dict[str, object]) -> None:
@@ -115,7 +122,7 @@ def _image_of(options: Options, started: str) -> str:
 def _command(source: Source, body: Body) -> str:
     if body.launch is not None:
         return "; ".join((*body.setup, body.launch.command))
-    interpreter = source.text.split("\n", 1)[0].removeprefix("#!").strip().split(None, 1)
+    interpreter = _interpreter(source.text).split(None, 1)
     program = interpreter[0].rsplit("/", 1)[-1] if interpreter[:1] in (["/bin/bash"], ["/bin/sh"]) else interpreter[0]
     name = f"./{source.name}" if source.name.startswith("-") else source.name
     return shlex.join([program, *(one.strip() for one in interpreter[1:]), name, *source.arguments])

@@ -7,12 +7,15 @@ letter as it is, within quotes, too. Names may be shortened if they stay unique.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ffdl_batch.domain.conversion import CannotConvert, Fate, Judged, Origin
-from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, OptionRow, Takes
-from ffdl_batch.domain.sbatch.values import is_flag_set
+from ffdl_batch.domain.sbatch.begin_time import LEAP_YEAR, read_begin_time
+from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, Form, OptionRow, Takes
+from ffdl_batch.domain.sbatch.script_options import SbatchOption, check_number
+from ffdl_batch.domain.sbatch.values import is_flag_set, joined, one_events
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.sbatch_script import MARK, comments_of, split_line
 
@@ -41,6 +44,9 @@ PLUGINS = {
 FORMER = {"workdir": "chdir", "share": "oversubscribe", "mem_bind": "mem-bind"}
 """Former names of options, and the names of today."""
 
+_OTHERWISE = frozenset({"time", "mem", "mem-per-cpu", "mem-per-gpu", *PLUGINS})
+"""Options whose readers say more about a wrong value, and options that sbatch has not."""
+_HEREDOC = re.compile(r"<<-?\s*['\"\\]?(\w[\w.-]*)", re.ASCII)
 _FOREIGN = ("#PBS", "#BSUB")
 _OF_COMMAND = "it is an option of the submitting command; ffdl-submit has it, too"
 _CUT = "sbatch takes the rest of the line for a comment, as # begins one within a word, too: write \\#"
@@ -67,21 +73,37 @@ class Directives:
 
 def read_directives(text: str, options: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Directives:
     """Read all three: the command line wins over the environment, which wins over the script, and within each the last
-    occurrence wins. The values of an option that repeats are joined. Raises CannotConvert for what sbatch refuses."""
+    occurrence wins. What sbatch adds up is joined. Raises CannotConvert for what sbatch refuses."""
     judged: list[Judged] = []
     everything = [*_of_script(text, judged), *_of_environment(environ or {}), *_of_command(options)]
     counting: dict[str, Given] = {}
     for one in everything:
+        _check_value(one)
+        if one.option.repeats:
+            one = replace(one, value=one_events(one.value))  # noqa: PLW2901
         name = one.option.synonym_of or one.option.name
         before = counting.pop(name, None)
-        if before is not None and one.option.repeats:
+        both = joined(one.option.name, before.value, one.value) if before is not None else None
+        if before is not None and both is not None and before.option is one.option:
             judged.append(Judged(before.origin, before.line, before.text, *usual(before.option)))
-            counting[name] = replace(one, value=f"{before.value},{one.value}")
+            counting[name] = replace(one, value=both)
             continue
         if before is not None:
             judged.append(_overridden(before, one))
         counting[name] = one
     return Directives({one.option.name: one for one in counting.values()}, tuple(judged))
+
+
+def _check_value(one: Given) -> None:
+    """Raise CannotConvert for a number, a duration, an amount or a time that sbatch refuses."""
+    if one.option.name in _OTHERWISE or one.option.takes is Takes.NONE:
+        return
+    try:
+        check_number(SbatchOption(one.option.name, one.value.strip() or None))
+        if one.option.form is Form.MOMENT:
+            read_begin_time(one.value, LEAP_YEAR, ((0, 0),))
+    except ValueError as error:
+        raise CannotConvert(f"{one.text.strip()!r}: {error}", "", one.line) from None
 
 
 def usual(row: OptionRow) -> tuple[Fate, str, str]:
@@ -178,7 +200,25 @@ def _of_script(text: str, judged: list[Judged]) -> list[Given]:
                 number,
             )
         found += read_words(words, Origin.SCRIPT, number)
+    for first, number, line in _late_lines(text):
+        reason = f"sbatch reads no option behind the first command, line {first}; move it up if it is to count"
+        judged.append(Judged(Origin.SCRIPT, number, line, Fate.DROPPED, "", reason))
     return found
+
+
+def _late_lines(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield the ``#SBATCH`` lines behind the first command, which sbatch does not read: the line of that command, the
+    number of the line, and the line. Lines of here-documents are text."""
+    first, waits = 0, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if waits:
+            waits = "" if line.strip() == waits else waits
+        elif first and line.startswith(MARK) and line.removeprefix(MARK)[:1].isspace():
+            yield first, number, line.strip()
+        elif line.strip() and not line.lstrip().startswith("#"):
+            first = first or number
+            begun = _HEREDOC.search(line)
+            waits = begun[1] if begun else ""
 
 
 def _of_environment(environ: Mapping[str, str]) -> list[Given]:
@@ -221,6 +261,7 @@ class Options:
     def __init__(self, given: Mapping[str, Given]) -> None:
         self._given = given
         self._reported: dict[str, tuple[Fate, str, str]] = {}
+        self._lost: list[Judged] = []
 
     def get(self, name: str) -> Given | None:
         """Return the option as it was given; None if it was not."""
@@ -256,13 +297,19 @@ class Options:
         """Report the option as dropped."""
         self._report(name, Fate.DROPPED, reason, "")
 
+    def lose(self, name: str, reason: str) -> None:
+        """Report that a part of what the option means is dropped, beside what becomes of the option."""
+        one = self._given.get(name)
+        if one is not None:
+            self._lost.append(Judged(one.origin, one.line, one.text, Fate.DROPPED, "", reason))
+
     def map(self, name: str, to: str, reason: str = "") -> None:
         """Report the option as mapped, to another key than that of the table."""
         self._report(name, Fate.MAPPED, reason, to)
 
     def judged(self) -> tuple[Judged, ...]:
         """Return what becomes of each option."""
-        return tuple(self._judge(one) for one in self._given.values())
+        return (*(self._judge(one) for one in self._given.values()), *self._lost)
 
     def _report(self, name: str, fate: Fate, reason: str, to: str | None) -> None:
         one = self._given.get(name)

@@ -203,7 +203,10 @@ def _check_srun(name: str, value: str, layout: Layout, word: Word) -> None:
 
 
 def pyxis_image(value: str) -> str:
-    """Return enroot's ``[USER@][REGISTRY#]IMAGE[:TAG]`` as Apptainer names it. Raises NotUnderstood."""
+    """Return enroot's ``[USER@][REGISTRY#]IMAGE[:TAG]`` as Apptainer names it; the name of a SIF file stays. Raises
+    NotUnderstood."""
+    if value.endswith(".sif"):
+        return value
     if value.startswith(("/", "./")):
         raise NotUnderstood("an enroot image (squashfs) is none that learners can run in")
     if value.startswith(_IMAGES):

@@ -5,17 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from ffdl_batch.domain.conversion import CannotConvert, Fate
+from ffdl_batch.domain.conversion import CannotConvert, Fate, Origin
 from ffdl_batch.domain.job.array import read_indexes
 from ffdl_batch.domain.job.environment_variables import why_refused
-from ffdl_batch.domain.quantity import format_size, format_time_limit, parse_time_limit
+from ffdl_batch.domain.quantity import (
+    WHOLE_NODE,
+    format_gres_count,
+    format_size,
+    format_time_limit,
+    parse_requested_time,
+)
 from ffdl_batch.domain.sbatch.option_table import TABLE, OptionRow
-from ffdl_batch.domain.sbatch.values import UNTRAPPABLE, check_dependency, read_events, split_signal
+from ffdl_batch.domain.sbatch.values import (
+    EXPEDITE,
+    UNTRAPPABLE,
+    check_dependency,
+    is_flag_set,
+    read_events,
+    split_signal,
+)
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.directives import Given, Options
 from ffdl_slurm.convert.task_layout import Layout
-
-_ENDLESS = frozenset({"UNLIMITED", "INFINITE", "INFINITY", "0", "-1"})
 
 
 def resources(layout: Layout) -> dict[str, object]:
@@ -24,7 +35,8 @@ def resources(layout: Layout) -> dict[str, object]:
     if layout.gpus and layout.gpu_type:
         found["gpu_type"] = layout.gpu_type
     if layout.memory_mib is not None:
-        found["memory"] = format_size(layout.memory_mib * 1024**2)
+        size = layout.memory_mib * 1024**2
+        found["memory"] = "all" if size == WHOLE_NODE else format_size(size)
     return found
 
 
@@ -37,12 +49,18 @@ def batch_keys(options: Options, layout: Layout) -> dict[str, object]:
     if options.text("open-mode") == "append" or options.text("open-mode") == "a":
         options.map("open-mode", "", "output is always appended")
     if layout.gres:
-        found["gres"] = dict(layout.gres)
+        found["gres"] = {name: _count(count) for name, count in layout.gres.items()}
     found |= _export(options)
     args = _args(options)
     if args:
         found["slurm"] = {"args": args}
     return found
+
+
+def _count(count: int) -> int | str:
+    """Return a count of a generic resource: a number, or a text with a unit."""
+    text = format_gres_count(count)
+    return int(text) if text.isdigit() else text
 
 
 def _put(found: dict[str, object], key: str, value: object) -> None:
@@ -73,16 +91,13 @@ def line_of(options: Options, name: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
-def _time(options: Options) -> str | None:
+def _time(options: Options) -> str:
     one = _given(options, "time")
-    if one.value.strip().upper() in _ENDLESS:
-        options.drop("time", "not a limit: the site's limit applies")
-        return None
-    if re.fullmatch(r"[0:-]*0[0:-]*", one.value.strip()):
-        options.drop("time", "zero is not a limit: the site's limit applies")
-        return None
+    text = one.value.strip()
+    if re.fullmatch(r"[0:-]*0[0:-]*", text):
+        text = "UNLIMITED"  # as sbatch takes a limit of 0
     try:
-        return format_time_limit(parse_time_limit(one.value.strip()))
+        return format_time_limit(parse_requested_time(text))
     except ValueError as error:
         raise CannotConvert(f"{one.text.strip()!r}: {error}", "", one.line) from None
 
@@ -107,10 +122,13 @@ def _dependency(options: Options) -> str | None:
     return text
 
 
-def _requeue(options: Options) -> bool:
+def _requeue(options: Options) -> bool | str:
     again = _given(options, "requeue")
-    if again.value:
-        options.near("requeue", f"{again.value} is left out")
+    word = again.value.strip().lower()
+    if word == EXPEDITE:
+        return EXPEDITE
+    if word and not (again.origin is Origin.ENVIRONMENT and is_flag_set(word)):
+        raise CannotConvert(f"{again.text.strip()!r}: sbatch knows --requeue and --requeue=expedite", "", again.line)
     return True
 
 
@@ -129,6 +147,10 @@ def _signal(options: Options) -> str | None:
 
 def _events(options: Options) -> list[str] | None:
     events, unknown = read_events(options.text("mail-type").split(","))
+    if len(_given(options, "mail-type").text.split(",")) < len(options.text("mail-type").split(",")):
+        options.map(
+            "mail-type", "batch.notify.events", "with those before it; Slurm 25.05 and later take the last alone"
+        )
     if unknown:
         options.near("mail-type", f"{', '.join(unknown)} is not an event that mail is sent for, and is left out")
     return list(events) or None
@@ -189,6 +211,10 @@ def split_export(one: Given) -> list[str]:
 
 def _args(options: Options) -> list[str]:
     found = []
+    shared = options.get("oversubscribe")
+    if shared is not None and options.get("exclusive") is not None:
+        message = "sbatch refuses --exclusive beside --oversubscribe"
+        raise CannotConvert(message, "leave one out", shared.line)
     for one in options.all():
         if one.option.is_passed and options.fate(one.option.name) is not Fate.DROPPED:
             found.append(f"--{one.option.name}={one.value}" if one.value else f"--{one.option.name}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.conversion import CannotConvert, Origin
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
-from ffdl_batch.domain.quantity import parse_slurm_memory, parse_time_limit
+from ffdl_batch.domain.quantity import parse_requested_time, parse_slurm_memory
 from ffdl_batch.domain.sbatch.option_table import BY_NAME, Form
 from ffdl_batch.domain.sbatch.script_options import SbatchOption, scheduling_options
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
@@ -67,7 +67,7 @@ def _plain(name: str, value: str | None) -> object:
     row = BY_NAME.get(name)
     try:
         if row is not None and row.form is Form.DURATION:
-            return parse_time_limit(value)
+            return parse_requested_time(value)
         if row is not None and row.form is Form.MEMORY:
             return parse_slurm_memory(value)
     except ValueError:

@@ -8,12 +8,19 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from ffdl_batch.domain.conversion import CannotConvert, Origin
-from ffdl_batch.domain.quantity import parse_slurm_memory
+from ffdl_batch.domain.quantity import WHOLE_NODE, parse_gres_count, parse_slurm_memory
+from ffdl_batch.domain.sbatch.option_table import ARGS
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.convert.directives import Given, Options, whole
 from ffdl_slurm.convert.output_variables import OF_MEMORY, OPTION_OF
+from ffdl_slurm.convert.whole_nodes import count_gpus, takes_whole_nodes, uses_gpus
 
 _MIB = 1024**2
+_ALONE = "the nodes are the job's alone; of their CPUs a learner has those that cpus: says"
+_UNCOUNTED = (
+    "sbatch gives it all GPUs of its nodes, and the script does not say how many: gpus is 0; write gpus: into the "
+    "manifest, or convert with --options --gpus-per-node=N"
+)
 _RANKS = {Origin.COMMAND: 0, Origin.ENVIRONMENT: 1, Origin.SCRIPT: 2}
 _GRES_NAME = re.compile(r"[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
 
@@ -35,8 +42,9 @@ class Layout:
     """The variables of Slurm that sbatch sets because their options are given."""
 
 
-def read_layout(options: Options) -> Layout:
-    """Return the layout, and report what becomes of its options. Raises CannotConvert."""
+def read_layout(options: Options, script: str = "") -> Layout:
+    """Return the layout, and report what becomes of its options. `script` says how many GPUs whole nodes have. Raises
+    CannotConvert."""
     wanted = _tres_per_task(options)
     nodes, ntasks = _nodes(options), options.count("ntasks")
     per_node = options.count("ntasks-per-node", "tasks-per-node")
@@ -59,7 +67,9 @@ def read_layout(options: Options) -> Layout:
     if per_gpu and gpus and per_task is None:
         cpus = max(per_gpu * gpus, per_node)
     if options.get("exclusive"):
-        options.near("exclusive", "the nodes are the job's alone; of their CPUs a learner has those that cpus: says")
+        options.near("exclusive", _ALONE)
+    if takes_whole_nodes(options) and not gpus:
+        gpus = _gpus_of_whole_nodes(options, nodes, script)
     shares = sorted({"shard", "mps"} & {name.partition(":")[0] for name in gres}) if gpus else []
     if shares:
         options.near("gres", f"{shares[0]} is left out: a learner has whole GPUs or shares, not both")
@@ -185,6 +195,20 @@ def _gpus_of_tasks(options: Options, wanted: Mapping[str, object], per_node: int
     return count * per_node
 
 
+def _gpus_of_whole_nodes(options: Options, nodes: int, script: str) -> int:
+    """Return the GPUs of each node by what the script runs; sbatch gives the job all of them."""
+    found = count_gpus(script, nodes)
+    if found is None and uses_gpus(script):
+        options.lose("exclusive", _UNCOUNTED)
+    elif found is None:
+        options.near("exclusive", f"{_ALONE}, and no GPUs: write gpus: into the manifest if it needs them")
+    else:
+        options.near(
+            "exclusive", f"{_ALONE}; each node has {found} GPUs by the commands of the script", f"{ARGS}, gpus"
+        )
+    return found or 0
+
+
 def _type_in(text: str) -> str:
     return text.split(",", maxsplit=1)[0].replace("=", ":").rpartition(":")[0]
 
@@ -225,32 +249,37 @@ def _gres(options: Options) -> dict[str, int]:
 
 
 def _gres_count(text: str) -> tuple[str, int]:
-    """Return name and count; the count is a number after the last colon, with a suffix k, m or g at most."""
+    """Return name and count; the count is what stands after the last colon, if it is a number or an amount."""
     name, colon, last = text.rpartition(":")
-    match = re.fullmatch(r"(\d{1,9})([kmgKMG]?)", last, re.ASCII)
-    if not colon or match is None:
-        return text, 1
-    return name, int(match[1]) * {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}[match[2].lower()]
+    count = parse_gres_count(last) if colon else None
+    return (text, 1) if count is None else (name, count)
 
 
 def _memory(options: Options, cpus: int, gpus: int) -> int | None:
-    """Return the MiB of each node. The option of the highest rank wins; sbatch refuses two of one source."""
+    """Return the MiB of each node, WHOLE_NODE for all of them. The option of the highest rank wins; sbatch refuses two
+    of one source."""
     ways = {"mem": 1, "mem-per-cpu": cpus, "mem-per-gpu": gpus}
-    given = [options.get(name) for name in ways]
-    ranked = sorted((one for one in given if one is not None), key=lambda one: _RANKS[one.origin])
+    given = [one for one in map(options.get, ways) if one is not None]
+    sizes = {one.option.name: _size(one) for one in given}
+    ranked = sorted(given, key=lambda one: _RANKS[one.origin])
     for other in ranked[1:]:
         options.drop(other.option.name, f"{ranked[0].text.strip()} counts")
     if not ranked:
         return None
-    one = ranked[0]
+    name = ranked[0].option.name
+    size = sizes[name] * ways[name]
+    if size:
+        return max(1, math.ceil(size / _MIB))
+    if name == "mem":
+        return WHOLE_NODE
+    what = "it is nothing" if ways[name] else "there are no GPUs"
+    options.drop(name, f"{what}: write memory: of a learner into the manifest, or the site's default counts")
+    return None
+
+
+def _size(one: Given) -> int:
+    """Return the bytes of a memory option. Raises CannotConvert."""
     try:
-        size = parse_slurm_memory(one.value) * ways[one.option.name]
+        return parse_slurm_memory(one.value)
     except ValueError as error:
         raise CannotConvert(f"{one.text.strip()!r}: {error}", "", one.line) from None
-    if not size:
-        what = "all memory of a node cannot be asked for" if one.option.name == "mem" else "there are no GPUs"
-        options.drop(
-            one.option.name, f"{what}: write memory: of a learner into the manifest, or the site's default counts"
-        )
-        return None
-    return max(1, math.ceil(size / _MIB))

@@ -37,7 +37,7 @@ def _gres(spec: JobSpec, gang: Gang) -> str:
 
 def _signal(spec: JobSpec) -> str:
     """Return the signal that requests a checkpoint before the time limit, as the platform does."""
-    if spec.batch.time_s is None:
+    if spec.batch.limit_s is None:
         return ""
     lead_s = spec.batch.checkpoint.lead_s or SIGNAL_LEAD_S
     return f"{spec.batch.checkpoint.signal}@{lead_s}"

@@ -153,7 +153,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeReque
         timeout_s=settings.command_timeout_s,
         lead_s=lead_s,
         deadline_variables=("SLURM_JOB_END_TIME",),
-        limit_s=request.spec.batch.time_s,
+        limit_s=request.spec.batch.limit_s,
         limit_now=tuple(limit_argv()),
     )
 

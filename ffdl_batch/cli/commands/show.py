@@ -143,7 +143,7 @@ def _print_incidents(job: JobView) -> None:
 
 
 def _print_request(job: JobView) -> None:
-    from ffdl_batch.domain.quantity import format_size
+    from ffdl_batch.domain.quantity import format_memory
 
     print_line("Framework", job.framework, _source(job, "framework.name"))
     print_line("Version", job.framework_version, _source(job, "framework.version"))
@@ -151,7 +151,7 @@ def _print_request(job: JobView) -> None:
     print_line("CPUs", format_number(job.cpus), _source(job, "cpus"))
     gpus = format_number(job.gpus) + (f" of type {job.gpu_type}" if job.gpu_type else "")
     print_line("GPUs", gpus, _source(job, "gpus"))
-    print_line("Memory", format_size(job.memory_bytes), _source(job, "memory"))
+    print_line("Memory", format_memory(job.memory_bytes), _source(job, "memory"))
     print_line("Network requested", job.network_requested, _source(job, "batch.network"))
     made_by = "" if job.network_by == "none" else job.network_by.removeprefix("none; ")
     network = f"{job.network} ({made_by})" if made_by else job.network

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from ffdl_batch.domain.sbatch.option_table import BY_NAME, BY_VARIABLE, TABLE
-from ffdl_batch.domain.sbatch.values import is_flag_set
+from ffdl_batch.domain.sbatch.option_table import BY_NAME, BY_VARIABLE, TABLE, OptionRow, Takes
+from ffdl_batch.domain.sbatch.values import EXPEDITE, is_flag_set
 from ffdl_batch.host.fast_dataclass import dataclass
 
 
@@ -28,11 +28,18 @@ class JobOption:
     help: str
     repeats: bool = False
     """Whether the option can be repeated. Its values are joined by commas."""
+    optional: bool = False
+    """Whether the value may be left out. It follows ``=`` only, as in sbatch."""
 
     @property
     def parameter(self) -> str:
         """The name of click's parameter."""
         return "job_" + self.name.replace("-", "_")
+
+
+def _option_of(row: OptionRow) -> JobOption:
+    may_stand_alone = bool(row.metavar) and row.takes is Takes.OPTIONAL
+    return JobOption(row.name, row.letter, row.metavar, row.help, row.repeats, may_stand_alone)
 
 
 _OWN = (
@@ -46,10 +53,12 @@ _OWN = (
     ),
 )
 JOB_OPTIONS = (
-    *(JobOption(row.name, row.letter, row.metavar, row.help, row.repeats) for row in TABLE if row.help),
+    *(_option_of(row) for row in TABLE if row.help),
     *_OWN,
 )
 FLAGS = frozenset(option.name for option in JOB_OPTIONS if not option.metavar)
+MAY_STAND_ALONE = frozenset(f"--{option.name}" for option in JOB_OPTIONS if option.optional)
+"""Options whose value may be left out, as they are written then."""
 
 
 CLUSTERS, SBATCH_CLUSTERS = "SLURM_CLUSTERS", "SBATCH_CLUSTERS"
@@ -101,9 +110,9 @@ def absolute_output(pattern: str) -> str:
 
 
 def _take(options: dict[str, str], name: str, value: str | None) -> None:
-    if name in FLAGS:
+    if name in FLAGS or (name == "requeue" and value != EXPEDITE):
         if is_flag_set(value):
             options[name] = ""
             options.pop({"requeue": "no-requeue", "no-requeue": "requeue"}.get(name, ""), None)
-    elif value:
+    elif value or (value is not None and f"--{name}" in MAY_STAND_ALONE):
         options[name] = absolute_output(value) if name == "output" else value

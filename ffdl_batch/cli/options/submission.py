@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch.cli.connection import given_host
-from ffdl_batch.cli.options.job_options import JOB_OPTIONS, FromEnvironment, absolute_output, read_environment
+from ffdl_batch.cli.options.job_options import (
+    JOB_OPTIONS,
+    MAY_STAND_ALONE,
+    FromEnvironment,
+    absolute_output,
+    read_environment,
+)
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
+from ffdl_batch.domain.sbatch.values import one_events
 from ffdl_batch.exit_handling import complain
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import TrueOrFalse
@@ -52,20 +59,17 @@ class SbatchLike(click.Command):
     """A command that refuses other options of sbatch by name, and names what to use instead."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; an option that click does not know may be one of sbatch."""
+        """Parse as click does; an option that click does not know may be one of sbatch. Some options may have no value,
+        and click would take the next word for it."""
+        end = args.index("--") if "--" in args else len(args)
+        alone = [f"{word}=" if word in MAY_STAND_ALONE else word for word in args[:end]]
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [*alone, *args[end:]])
         except click.NoSuchOption as error:
             sentence = explain_refusal(error.option_name)
             if sentence is None:
                 raise
             raise click.UsageError(sentence, ctx) from None
-        except click.BadOptionUsage as error:
-            if error.option_name in ("--requeue", "requeue"):
-                raise click.UsageError(
-                    "--requeue takes no value here: only administrators can expedite a requeue", ctx
-                ) from None
-            raise
 
 
 def explain_refusal(given: str) -> str | None:
@@ -163,7 +167,7 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
     for option in JOB_OPTIONS:
         value = given.get(option.parameter)
         if option.repeats and value:
-            options[option.name] = ",".join(value)
+            options[option.name] = ",".join(map(one_events, value))
         elif value is not None and value is not False and not option.repeats:
             options[option.name] = "" if value is True else str(value)
     if "requeue" in options and "no-requeue" in options:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.launch.network_level import NetworkLevel as NetworkLevel  # noqa: PLC0414 - it belongs to the spec
+from ffdl_batch.domain.quantity import UNLIMITED_S
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
@@ -160,6 +161,7 @@ class Resources:
     gpus: float = 0.0
     gpu_type: str = ""
     memory_bytes: int = 8 * 1000**3
+    """WHOLE_NODE = all memory of its node."""
     storage_bytes: int | None = None
     gres: Mapping[str, int] = field(default_factory=dict)
     """Other generic resources: `type[:kind]` → count."""
@@ -235,6 +237,7 @@ class BatchOptions:
     """
 
     time_s: int | None = None
+    """None = the site decides; UNLIMITED_S = no limit. What ends at a limit reads :attr:`limit_s`."""
     profile: str = ""
     partition: str = ""
     account: str = ""
@@ -274,11 +277,18 @@ class BatchOptions:
     begin: str = ""
     hold: bool = False
     requeue: bool | None = None
+    expedite: bool = False
+    """Whether a requeued job starts at once, before other jobs (``--requeue=expedite``)."""
     signal: str = ""
     comment: str = ""
     output: str = ""
     slurm_environment: bool = False
     """Whether learners find Slurm's variables, srun and scontrol on every backend."""
+
+    @property
+    def limit_s(self) -> int | None:
+        """The time limit in seconds; None if there is none, or if the site decides."""
+        return None if self.time_s == UNLIMITED_S else self.time_s
 
 
 @dataclass(frozen=True, slots=True)

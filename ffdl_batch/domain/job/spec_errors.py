@@ -13,6 +13,7 @@ from ffdl_batch.domain.job.environment_variables import why_too_long, why_too_ma
 from ffdl_batch.domain.job.learner_layout import Part, parts_of, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
 from ffdl_batch.domain.launch.egress_destination import DESTINATIONS_MOST, why_no_destination
+from ffdl_batch.domain.quantity import WHOLE_NODE
 from ffdl_batch.host.fast_dataclass import dataclass
 
 INTO_A_FILE = "put the value into a file of the model, or into a data store"
@@ -58,6 +59,9 @@ def _of_learners(spec: JobSpec) -> Iterator[Mistake]:
         place = ("batch", "roles") if roles else ("learners",)
         cure = "use fewer learners with more processes each, or a job array"
         yield Mistake(place, f"{total} learners, but a job has at most {MOST_LEARNERS}", cure)
+    if len({part.memory_bytes == WHOLE_NODE for part in parts_of(spec)}) > 1:
+        message = "some learners ask for all memory of their node, and others for a part"
+        yield Mistake(("batch", "roles"), message, "write memory: all for every role, or a size for each")
     if not roles:
         return
     for name in roles:

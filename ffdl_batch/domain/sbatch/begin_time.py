@@ -12,6 +12,8 @@ from datetime import date, datetime, timedelta, timezone
 from ffdl_batch.host.time_zone import UtcOffsets
 
 EXAMPLES = "16:00, now+1hour, 2027-01-20T12:34 or 2027-01-20T12:34:00+01:00"
+LEAP_YEAR = 1_830_000_000
+"""A moment in a year with a 29 February, at which every time that sbatch knows exists."""
 _CLOCKS = {"midnight": 0, "noon": 12, "elevenses": 11, "fika": 15, "teatime": 16}
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 86_400}
 _DAY_S = 86_400

@@ -54,7 +54,7 @@ class OptionRow:
     flag: bool = True
     """The value that an option without argument gives to its key."""
     repeats: bool = False
-    """Whether the arguments of repeated options are joined by commas. Else the last one wins."""
+    """Whether ``ffdl-submit`` takes the option several times, with the events of all; see ``values.joined``."""
     synonym_of: str = ""
     """The option with the same meaning. The last one of both wins."""
     exported: bool = False
@@ -93,7 +93,9 @@ class OptionRow:
     @property
     def refusal(self) -> str:
         """Why ``ffdl-submit`` refuses the option; "" if it takes it."""
-        return "write it as it is into batch.slurm.args in the manifest" if self.is_passed else self.refused
+        if self.is_passed and not self.help:
+            return "write it as it is into batch.slurm.args in the manifest"
+        return self.refused
 
 
 _NO, _MAY = Takes.NONE, Takes.OPTIONAL
@@ -112,6 +114,7 @@ _FREQUENCY = r"\d{1,9}|(?:(?:task|energy|network|filesystem)=\d{1,9}(?:,(?=.)|$)
 _RANGE = r"(?:\*|\d{1,9}(?:-\d{1,9})?)"
 _NODE_INFO = rf"{_RANGE}(?::{_RANGE}){{0,2}}"
 _SWITCHES = rf"{PATTERNS[Form.COUNT]}(?:@(?:{_TIME}))?"
+_EXCLUSIVE = "user|mcs|topo|exclusive|allocation|oversubscribe"
 _NICE = r"[+-]?\d{1,9}"
 _ADMIN = "only administrators may set it"
 _CLUSTER = "jobs go to the cluster that SLURM_CONF and SLURM_CLUSTERS name; set one of them"
@@ -120,13 +123,12 @@ _GPUS = "GPUs are counted per learner; use --gpus, --gres=gpu:N, or gpus: in the
 _MEMORY_OF_LEARNER = "memory is counted per learner; use --mem, or memory: in the manifest"
 _STEP = "it is about srun steps, and the controllers start the only step of a job"
 _TASK = "each learner is one task with resources of its own; use --learners"
-_TOPOLOGY = "use batch.placement in the manifest (node, pack, spread)"
 _Row = OptionRow
 
 # Options of ffdl-submit that set manifest keys, in the order in which they are written into scripts.
 _TAKEN = (
     _Row("time/t", "batch.time", "TIMELIMIT", form=_DURATION, field="time_s", metavar="TIME",
-         help="Time limit: minutes, [days-]hours:minutes:seconds, or 2h30m."),
+         help="Time limit: minutes, [days-]hours:minutes:seconds, 2h30m, or UNLIMITED."),
     _Row("partition/p", "batch.partition", "PARTITION", field="partition", metavar="NAMES",
          help="Partition, or several separated by commas."),
     _Row("account/A", "batch.account", "ACCOUNT", field="account", metavar="NAME", help="Account to charge."),
@@ -142,7 +144,7 @@ _TAKEN = (
     _Row("gpus/G", "gpus", "GPUS", exported=True, metavar="[TYPE:]N", help="GPUs of each learner."),
     _Row("cpus-per-task/c", "cpus", form=_COUNT, exported=True, metavar="N", help="CPUs of each learner."),
     _Row("mem", "memory", "MEM_PER_NODE", form=_MEMORY, metavar="SIZE",
-         help="Memory of each learner: MiB, or a number with K, M, G, T (powers of 1024)."),
+         help="Memory of each learner: MiB, or a number with K, M, G, T (powers of 1024); 0 is all of its node."),
     _Row("array/a", "batch.array", "ARRAY_INX", field="array", metavar="INDEXES",
          help="One job per index, as 0-9, 1,3,5 or 0-99%10; of a sweep, these elements."),
     _Row("job-name/J", "name", "JOB_NAME", metavar="NAME", help="Name of the job; the manifest's name without it."),
@@ -166,8 +168,8 @@ _TAKEN = (
     _Row("hold/H", "batch.hold", "", _NO, field="hold", help="Submit in held state."),
     _Row("no-requeue", "batch.requeue", "NO_REQUEUE", _NO, field="requeue", flag=False, synonym_of="requeue",
          help="Never let the scheduler start the job again."),
-    _Row("requeue", "batch.requeue", "REQUEUE", _MAY, field="requeue",
-         help="Let the scheduler start the job again after a node failure or preemption."),
+    _Row("requeue", "batch.requeue", "REQUEUE", _MAY, field="requeue", metavar="[expedite]",
+         help="Let the scheduler start the job again after a node failure or preemption; with =expedite, at once."),
 )  # fmt: skip
 
 # Options of ffdl-submit that steer the command itself.
@@ -188,6 +190,7 @@ _PASSED = (
     _Row("bb", ARGS, "BURST_BUFFER"),
     _Row("bbf", ARGS),
     _Row("cluster-constraint", ARGS, "CLUSTER_CONSTRAINT"),
+    _Row("consolidate-segments", ARGS, "CONSOLIDATE_SEGMENTS", _NO),
     _Row("contiguous", ARGS, "", _NO),
     _Row("core-spec/S", ARGS, "CORE_SPEC", form=_NUMBER),
     _Row("cores-per-socket", ARGS, form=_COUNT),
@@ -195,7 +198,8 @@ _PASSED = (
     _Row("deadline", ARGS, form=_MOMENT),
     _Row("delay-boot", ARGS, "DELAY_BOOT", form=_DURATION),
     _Row("distribution/m", ARGS, "DISTRIBUTION"),
-    _Row("exclusive", ARGS, "EXCLUSIVE", _MAY, of_gpus=True),
+    _Row("exclusive", ARGS, "EXCLUSIVE", _MAY, of_gpus=True, pattern=_EXCLUSIVE, metavar="[KIND]",
+         help="Share the nodes with no other job; with =user, =mcs or =topo, as sbatch means them."),
     _Row("extra-node-info/B", ARGS, pattern=_NODE_INFO),
     _Row("gpu-bind", ARGS, "GPU_BIND", of_gpus=True),
     _Row("gpu-freq", ARGS, "GPU_FREQ", of_gpus=True),
@@ -205,12 +209,15 @@ _PASSED = (
     _Row("mcs-label", ARGS),
     _Row("mem-bind", ARGS, "MEM_BIND"),
     _Row("mincpus", ARGS, form=_COUNT),
-    _Row("nice", ARGS, "", _MAY, pattern=_NICE),
+    _Row("nice", ARGS, "", _MAY, pattern=_NICE, metavar="[N]", help="Lower the priority by N, or by 100."),
     _Row("oversubscribe/s", ARGS, "", _NO),
     _Row("prefer", ARGS),
     _Row("profile", ARGS, "PROFILE"),
+    _Row("segment", ARGS, "SEGMENT_SIZE", form=_COUNT, metavar="N",
+         help="Nodes of each segment of the allocation, if the topology has blocks or rings."),
     _Row("sockets-per-node", ARGS, form=_COUNT),
     _Row("spread-job", ARGS, "SPREAD_JOB", _NO),
+    _Row("spread-segments", ARGS, "SPREAD_SEGMENTS", _NO),
     _Row("switches", ARGS, "REQ_SWITCH WAIT4SWITCH", pattern=_SWITCHES),
     _Row("thread-spec", ARGS, "THREAD_SPEC", form=_COUNT),
     _Row("threads-per-core", ARGS, "THREADS_PER_CORE", form=_COUNT),
@@ -230,7 +237,6 @@ _REFUSED = (
          differs="the command starts in its copy of the model: give that directory as the model"),
     _Row("cluster", synonym_of="clusters", refused=_CLUSTER),
     _Row("clusters/M", "", "CLUSTERS", refused=_CLUSTER),
-    _Row("consolidate-segments", "", "CONSOLIDATE_SEGMENTS", _NO, refused=_TOPOLOGY),
     _Row("container", "", "CONTAINER", refused=_CONTAINER),
     _Row("container-id", "", "CONTAINER_ID", refused=_CONTAINER),
     _Row("container-type", "", "CONTAINER_TYPE", refused=_CONTAINER),
@@ -278,8 +284,6 @@ _REFUSED = (
     _Row("reboot", takes=_NO, refused=_ADMIN),
     _Row("resources", refused="use --gres"),
     _Row("resv-ports", takes=_MAY, refused=_STEP),
-    _Row("segment", "", "SEGMENT_SIZE", refused=_TOPOLOGY),
-    _Row("spread-segments", "", "SPREAD_SEGMENTS", _NO, refused=_TOPOLOGY),
     _Row("stepmgr", takes=_NO, refused=_STEP),
     _Row("tasks-per-node", "cpus", form=_COUNT, synonym_of="ntasks-per-node", refused=_TASK),
     _Row("tres-per-task", "cpus, gpus", "TRES_PER_TASK", exported=True,

@@ -11,6 +11,7 @@ from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute, sbatch_time, to_absolute
 from ffdl_batch.domain.sbatch.option_table import ARGS, BY_NAME, PATTERNS, TABLE, Form, Takes
+from ffdl_batch.domain.sbatch.values import EXPEDITE
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.time_zone import UtcOffsets
 
@@ -76,7 +77,8 @@ def scheduling_options(batch: BatchOptions) -> list[SbatchOption]:
     for row in TABLE:
         value: object = attrgetter(row.field)(batch) if row.field else None
         if isinstance(value, bool):
-            found += [SbatchOption(row.name)] if value is row.flag else []
+            word = EXPEDITE if row.name == "requeue" and batch.expedite else None
+            found += [SbatchOption(row.name, word)] if value is row.flag else []
         elif value:
             found.append(SbatchOption(row.name, _argument(value)))
     found += map(read_passed, batch.slurm_args)
@@ -112,12 +114,12 @@ def is_moment(option: SbatchOption) -> bool:
 
 
 def check_number(option: SbatchOption) -> None:
-    """Raise NotPassed for a value that sbatch cannot read as a number or a duration."""
+    """Raise NotPassed for a value that sbatch does not read as what the option takes."""
     row = BY_NAME[option.name]
     pattern = row.pattern or PATTERNS.get(row.form, "")
     if not pattern or re.fullmatch(pattern, option.value or "", re.IGNORECASE | re.ASCII):
         return
     if option.value is None and row.takes is Takes.OPTIONAL:
         return
-    message = f"--{option.name}: {(option.value or '')[:60]!r} is not a number or a time that sbatch accepts"
+    message = f"--{option.name}: {(option.value or '')[:60]!r} is not a value that sbatch accepts"
     raise NotPassed(message, f"see --{option.name} in sbatch(1)")

@@ -13,6 +13,9 @@ MAIL_EVENTS = (
     "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90",
     "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
 )  # fmt: skip
+EXPEDITE = "expedite"
+"""The value of ``--requeue`` for a job that starts again at once, before other jobs."""
+_STAYS = "multiple-tasks-per-sharing"
 UNTRAPPABLE = frozenset({"KILL", "STOP"})
 LONGEST_LEAD_S = 65535
 """sig_time is a 16-bit number of seconds."""
@@ -69,6 +72,26 @@ def read_events(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
     events = tuple(word for word in upper if word in MAIL_EVENTS)
     unknown = tuple(word for word in upper if word not in MAIL_EVENTS)
     return tuple(word for word in events if word != "NONE") or events, unknown
+
+
+def joined(option: str, before: str, value: str) -> str | None:
+    """Return the value of an option that is given again, if what was given before it counts too; None if it does not.
+
+    With sbatch 26.05 ``--requeue=expedite`` and ``multiple-tasks-per-sharing`` of ``--gres-flags`` stay. The events of
+    ``--mail-type`` were joined before Slurm 25.05, in which the last option wins; here they are, and no mail is lost.
+    """
+    if option == "mail-type":
+        return f"{before},{value}"
+    if option == "requeue" and before == EXPEDITE and not value:
+        return before
+    if option == "gres-flags" and _STAYS in before.split(",") and "sharing" not in value:
+        return f"{value},{_STAYS}"
+    return None
+
+
+def one_events(text: str) -> str:
+    """Return the events of one ``--mail-type``: NONE among them is NONE alone."""
+    return "NONE" if "NONE" in (word.strip().upper() for word in text.split(",")) else text
 
 
 def _shown(text: str) -> str:

@@ -14,6 +14,7 @@ from ffdl_batch.domain.job.elastic import LearningRate
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.domain.job.spec import NetworkLevel, Placement, Restart, SavedBy, Staging
 from ffdl_batch.domain.network_address import is_web_address
+from ffdl_batch.domain.sbatch.values import EXPEDITE
 from ffdl_batch.manifest.models.ffdl import Block, CommandText, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.models.sbatch_values import (
     only_events,
@@ -25,6 +26,7 @@ from ffdl_batch.manifest.models.sbatch_values import (
     read_gres_name,
     read_mail_event,
     read_mail_events,
+    read_requeue,
     read_signal,
     read_signal_name,
     read_slurm_arg,
@@ -32,6 +34,7 @@ from ffdl_batch.manifest.models.sbatch_values import (
 )
 from ffdl_batch.manifest.models.scalars import (
     ENV_NAME,
+    FLAG_SCHEMA,
     Count,
     CountFromZero,
     Cpus,
@@ -39,11 +42,12 @@ from ffdl_batch.manifest.models.scalars import (
     GpuHours,
     Gpus,
     Label,
+    Memory,
     NeededCount,
-    Size,
     Text,
     TimeLimit,
     Weight,
+    any_case,
     one_of,
     read_label,
     refusal,
@@ -118,6 +122,11 @@ Env = Annotated[
     BeforeValidator(nothing_is_empty),
     Field(json_schema_extra={"propertyNames": _ENV_NAME_SCHEMA}),
 ]
+Requeue = Annotated[
+    bool | str | None,
+    BeforeValidator(read_requeue),
+    WithJsonSchema({"anyOf": [FLAG_SCHEMA, {"type": "string", "pattern": f"^{any_case(EXPEDITE)}$"}]}),
+]
 Words = Annotated[dict[str, Label], BeforeValidator(nothing_is_empty)]
 _TEXT = ["string", "number", "null"]
 SignalName = Annotated[str, BeforeValidator(read_signal_name), WithJsonSchema({"type": _TEXT})]
@@ -189,7 +198,7 @@ class RoleBlock(Block):
     learners: Count = Field(None, description="Learners of this role; 1.")
     cpus: Cpus = Field(None, description="CPUs of each; the job's.")
     gpus: Gpus = Field(None, description="GPUs of each; the job's.")
-    memory: Size = Field(None, description="Memory of each; the job's.")
+    memory: Memory = Field(None, description="Memory of each; the job's.")
     command: CommandText = Field("", description="Command of this role; framework.command.")
     service: Flag = Field(
         None, description="It waits for ever, and is ended when the others are done; true for ps, else false."
@@ -240,7 +249,7 @@ class SlurmBlock(Block):
 class BatchBlock(Block):
     """Scheduling and running: our extension; FfDL ignores it."""
 
-    time: TimeLimit = Field(None, description="Time limit: minutes, [days-]hours:minutes:seconds, or 2h30m.")
+    time: TimeLimit = Field(None, description="Time limit: minutes, [days-]hours:minutes:seconds, 2h30m, or UNLIMITED.")
     profile: Label = Field("", description="Profile of the site's configuration.")
     partition: Label = Field("", description="Slurm partition(s).")
     account: Label = Field("", description="Account that is charged.")
@@ -294,7 +303,7 @@ class BatchBlock(Block):
         "", description="Earliest start, as sbatch --begin, or with an offset from UTC."
     )
     hold: Flag = Field(None, description="Submit held.")
-    requeue: Flag = Field(None, description="May be requeued.")
+    requeue: Requeue = Field(None, description="May be requeued; expedite: at once, and before other jobs.")
     signal: Annotated[str, BeforeValidator(read_signal), WithJsonSchema({"type": _TEXT})] = Field(
         "", description="As sbatch --signal: [R:]name[@seconds]."
     )

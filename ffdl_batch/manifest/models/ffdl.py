@@ -21,6 +21,7 @@ from ffdl_batch.manifest.models.scalars import (
     Cpus,
     Gpus,
     Label,
+    Memory,
     Size,
     Text,
     kind_of,
@@ -188,7 +189,7 @@ class FfdlBlock(Block):
     gpus: Gpus = Field(None, description="GPUs of each learner; a fraction is a share of one, where that exists.")
     gpu_type: Label = Field("", description="Type of the GPUs as the site names it; left out, any type will do.")
     learners: Count = Field(None, description="Number of learners.")
-    memory: Size = Field(None, description="Memory of each learner, as 8GB or 8GiB.")
+    memory: Memory = Field(None, description="Memory of each learner, as 8GB or 8GiB; all: that of its node.")
     storage: Size = Field(
         None, description="Disk space of each learner on its node, where the backend limits it (Kubernetes)."
     )

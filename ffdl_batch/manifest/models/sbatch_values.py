@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ffdl_batch.domain.job.array import read_indexes
-from ffdl_batch.domain.sbatch.begin_time import read_begin_time
+from ffdl_batch.domain.quantity import parse_gres_count
+from ffdl_batch.domain.sbatch.begin_time import LEAP_YEAR, read_begin_time
 from ffdl_batch.domain.sbatch.script_options import NotPassed, is_moment, read_passed
 from ffdl_batch.domain.sbatch.values import (
+    EXPEDITE,
     MAIL_EVENTS,
     UNTRAPPABLE,
     check_dependency,
@@ -20,11 +22,9 @@ from ffdl_batch.domain.sbatch.values import (
     signal_name,
     split_signal,
 )
-from ffdl_batch.manifest.models.scalars import kind_of, read_label, read_number, refusal, shown
+from ffdl_batch.manifest.models.scalars import kind_of, read_flag, read_label, read_number, refusal, shown
 
 Value = TypeVar("Value")
-_LEAP_YEAR = 1_830_000_000
-"""A moment in a year with a 29 February."""
 _MIG_PROFILE = re.compile(r"\d+g\.", re.ASCII)
 """How the type of a MIG device begins, as 1g.10gb: it is no count."""
 _GRES_NAME = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+/)?[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
@@ -46,6 +46,12 @@ def read_signal(value: object) -> str:
     if text:
         read_signal_name(_checked(split_signal, text)[0])
     return text
+
+
+def read_requeue(value: object) -> bool | str | None:
+    """Read ``batch.requeue``: true, false, or ``expedite``; None for nothing."""
+    is_word = isinstance(value, str) and value.strip().lower() == EXPEDITE
+    return EXPEDITE if is_word else read_flag(value)
 
 
 def read_mail_events(value: object) -> object:
@@ -93,7 +99,7 @@ def read_gres_name(value: object) -> str:
 
 
 def read_gres_count(value: object) -> int:
-    """How many each learner has, from 1."""
+    """How many each learner has, from 1; K, M, G, T and P are powers of 1024, as in Slurm."""
     count = value if isinstance(value, int) else _gres_count(value)
     if count == 0:
         raise refusal("0 asks for nothing", "leave it out, or write a whole number from 1 up")
@@ -119,9 +125,13 @@ def split_gres(text: str) -> dict[str, int]:
 
 
 def _gres_count(value: object) -> int:
+    amount = parse_gres_count(value.strip()) if isinstance(value, str) and value.strip()[-1:].isalpha() else None
+    if amount is not None:
+        return amount
     number = read_number(value)
-    if number is None or number != number.to_integral_value() or not 0 <= number < 2**31:
-        raise refusal(f"{shown(str(value or ''))} is not a count of a resource", "write a whole number from 1 up")
+    if number is None or number != number.to_integral_value() or not 0 <= number < 2**63:
+        cure = "write a whole number from 1 up, or one with K, M, G, T or P"
+        raise refusal(f"{shown(str(value or ''))} is not a count of a resource", cure)
     return int(number)
 
 
@@ -137,7 +147,7 @@ def read_begin(value: object) -> str:
     """Read ``--begin`` or ``--deadline``. Whether the day exists in this year is known at submission."""
     text = read_label(value)
     if text:
-        _checked(lambda moment: read_begin_time(moment, _LEAP_YEAR, ((0, 0),)), text)
+        _checked(lambda moment: read_begin_time(moment, LEAP_YEAR, ((0, 0),)), text)
     return text
 
 

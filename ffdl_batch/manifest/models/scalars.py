@@ -15,9 +15,16 @@ from typing import Annotated
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ffdl_batch.domain.quantity import parse_decimal, parse_size, parse_time_limit
+from ffdl_batch.domain.quantity import WHOLE_NODE, parse_decimal, parse_requested_time, parse_size
 
 MAX_COUNT = 2**31 - 1
+
+
+def any_case(word: str) -> str:
+    """Return a pattern for a word in upper and lower case; JSON Schema has no flags."""
+    return "".join(f"[{letter.lower()}{letter.upper()}]" for letter in word)
+
+
 MAX_AMOUNT = 1_000_000
 _RADIX = re.compile(r"(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+)")
 _DECIMAL = re.compile(r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d{1,4})?", re.ASCII)
@@ -29,7 +36,11 @@ NUMBER_PATTERN = (
     r"^\s*\+?((\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d{1,4})?|0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+)?\s*$"
 )
 SIZE_PATTERN = r"^\s*((\d+(\.\d+)?|\.\d+)\s*([bB]|[kKmMgGtTpP][iI]?[bB]?)\s*)?$"
-TIME_PATTERN = r"^\s*(\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?=\d)(\d+w)?(\d+d)?(\d+h)?(\d+m(in)?)?(\d+s)?)?\s*$"
+MEMORY_PATTERN = SIZE_PATTERN.replace("(", f"({any_case('all')}\\s*|", 1)
+TIME_PATTERN = (
+    rf"^\s*({any_case('unlimited')}|{any_case('infinite')}|-1|"
+    r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?=\d)(\d+w)?(\d+d)?(\d+h)?(\d+m(in)?)?(\d+s)?)?\s*$"
+)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -154,10 +165,15 @@ def read_size(value: object) -> int | None:
     return _quantity(parse_size, text) if text.strip() else None
 
 
+def read_memory(value: object) -> int | None:
+    """Return bytes, or WHOLE_NODE for ``all``; None for null."""
+    return WHOLE_NODE if isinstance(value, str) and value.strip().lower() == "all" else read_size(value)
+
+
 def read_time(value: object) -> int | None:
     """Return seconds; None for null. A number without unit is minutes, as in Slurm."""
     text = read_text(value)
-    return _quantity(parse_time_limit, text) if text.strip() else None
+    return _quantity(parse_requested_time, text) if text.strip() else None
 
 
 def _quantity(parse: Callable[[str], int], text: str) -> int:
@@ -247,25 +263,31 @@ Size = Annotated[
     int | None, BeforeValidator(read_size), WithJsonSchema({"type": ["string", "null"], "pattern": SIZE_PATTERN})
 ]
 """Bytes, written with a unit."""
+Memory = Annotated[
+    int | None, BeforeValidator(read_memory), WithJsonSchema({"type": ["string", "null"], "pattern": MEMORY_PATTERN})
+]
+"""Bytes of memory, written with a unit, or ``all``: the node's."""
 TimeLimit = Annotated[
     int | None,
     BeforeValidator(read_time),
     WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": TIME_PATTERN}, {"type": "null"}]}
-    ),
-]
-"""Seconds, written as Slurm writes time limits or as 2h30m."""
-Flag = Annotated[
-    bool | None,
-    BeforeValidator(read_flag),
-    WithJsonSchema(
         {
             "anyOf": [
-                {"type": ["boolean", "null"]},
-                {"enum": [0, 1]},
-                {"type": "string", "pattern": r"^\s*([Tt]rue|[Ff]alse|[Yy]es|[Nn]o|[Oo]n|[Oo]ff|[Yy]|[Nn]|0|1)?\s*$"},
+                {"type": "integer", "minimum": 1},
+                {"const": -1},
+                {"type": "string", "pattern": TIME_PATTERN},
+                {"type": "null"},
             ]
         }
     ),
 ]
+"""Seconds, written as Slurm writes time limits or as 2h30m; UNLIMITED for none."""
+FLAG_SCHEMA: dict[str, object] = {
+    "anyOf": [
+        {"type": ["boolean", "null"]},
+        {"enum": [0, 1]},
+        {"type": "string", "pattern": r"^\s*([Tt]rue|[Ff]alse|[Yy]es|[Nn]o|[Oo]n|[Oo]ff|[Yy]|[Nn]|0|1)?\s*$"},
+    ]
+}
+Flag = Annotated[bool | None, BeforeValidator(read_flag), WithJsonSchema(FLAG_SCHEMA)]
 """true or false."""

@@ -174,7 +174,7 @@ class Admission:
     def _claim(self, job: Job) -> Claim:
         spec = job.effective_spec
         account = spec.batch.account or self._default_account(job.backend)
-        hours = (spec.batch.time_s or 0) / 3600
+        hours = (spec.batch.limit_s or 0) / 3600
         is_checked = job.backend == CHECKS_ACCOUNTS
         return Claim(job.id, account, count_gpus(spec), spec.resources.gpu_type, hours, is_checked)
 

@@ -160,7 +160,7 @@ def _remaining_samples(
     """Return the samples that are left, or a stand-in: what the job can do until its limit at its submitted size."""
     if history.remaining is not None:
         return max(history.remaining, LEAST_REMAINING_S / per_sample_s)
-    limit_s = job.effective_spec.batch.time_s
+    limit_s = job.effective_spec.batch.limit_s
     left_s = REMAINING_S if limit_s is None else float(limit_s)
     if limit_s is not None and attempt is not None:
         left_s = max(1.0, left_s - (now - attempt.created_at))

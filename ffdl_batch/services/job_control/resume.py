@@ -18,7 +18,7 @@ from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import ONLY_HOST
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
+from ffdl_batch.domain.quantity import format_time_limit, parse_requested_time
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.authorisation import refuse_local_backend
 from ffdl_batch.services.backends.adapters import Adapters
@@ -99,7 +99,7 @@ def _overrides(job: Job, resume: Resume) -> Overrides:
             raise wrong_usage(f"--gpus: {gpus:g} is not a number of GPUs; write a number from 0 up")
     if resume.time is not None:
         try:
-            time_s = parse_time_limit(resume.time)
+            time_s = parse_requested_time(resume.time)
         except ValueError as error:
             raise wrong_usage(f"--time: {error}") from error
     return Overrides(gpus, time_s, (), learners, global_batch)

@@ -28,7 +28,7 @@ from ffdl_batch.domain.outcome.error_codes import OUT_OF_MEMORY
 from ffdl_batch.domain.outcome.facts import AttemptFacts
 from ffdl_batch.domain.outcome.observation import Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind, is_cancelled_late
-from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.quantity import format_memory
 from ffdl_batch.services.outcome.ended_attempt import Remains
 from ffdl_batch.services.outcome.retry_budget import budget_of
 from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING, is_reported_pending
@@ -221,7 +221,7 @@ def _why_no_node(job: Job, remains: Remains) -> str:
 
 def _memory_request(job: Job) -> str:
     """Return how much memory the job requests, for comparison with the limit that controllers found on a node."""
-    amounts = dict.fromkeys(format_size(part.memory_bytes) for part in parts_of(job.effective_spec))
+    amounts = dict.fromkeys(format_memory(part.memory_bytes) for part in parts_of(job.effective_spec))
     return f"the job asks for {' or '.join(amounts)} per learner"
 
 

@@ -29,8 +29,8 @@ def lead_of(spec: JobSpec, checkpoints: Iterable[Checkpoint], store_s: int = Lim
         lead_s, origin = needed_lead_s(slowest, store_s), LeadFrom.MEASURED
     else:
         lead_s, origin = asked.grace_s + store_s, LeadFrom.DEFAULT
-    if spec.batch.time_s is not None and lead_s > spec.batch.time_s // 2:
-        lead_s, origin = spec.batch.time_s // 2, LeadFrom.TIME_LIMIT
+    if spec.batch.limit_s is not None and lead_s > spec.batch.limit_s // 2:
+        lead_s, origin = spec.batch.limit_s // 2, LeadFrom.TIME_LIMIT
     return Lead(max(1, min(lead_s, MAX_LEAD_S)), origin)
 
 

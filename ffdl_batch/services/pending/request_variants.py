@@ -109,7 +109,7 @@ def _other_types(spec: JobSpec, facts: BackendFacts) -> Iterator[Variant]:
 
 
 def _shorter(spec: JobSpec) -> Iterator[Variant]:
-    limit = spec.batch.time_s
+    limit = spec.batch.limit_s
     times = _LONGEST_PARTS_S if limit is None else (limit // 2, limit // 4)
     for time_s in (one // 60 * 60 for one in times):
         if time_s >= SHORTEST_S:
@@ -117,7 +117,7 @@ def _shorter(spec: JobSpec) -> Iterator[Variant]:
 
 
 def _for_a_time(spec: JobSpec, time_s: int) -> Iterator[Variant]:
-    if time_s and (spec.batch.time_s is None or time_s < spec.batch.time_s):
+    if time_s and (spec.batch.limit_s is None or time_s < spec.batch.limit_s):
         shown = format_time_limit(time_s)
         changed = replace(spec, batch=replace(spec.batch, time_s=time_s))
         yield Variant(f"time limit {shown}", f"--time={shown}", changed)

@@ -298,7 +298,7 @@ def _timestamps(history: Sequence[HistoryEntry]) -> dict[str, float]:
 
 def _limit_at(job: Job, history: Sequence[HistoryEntry]) -> float | None:
     """Return when the running attempt reaches its time limit, counted from its start on the nodes."""
-    limit_s, times = job.effective_spec.batch.time_s, _timestamps(history)
+    limit_s, times = job.effective_spec.batch.limit_s, _timestamps(history)
     began = min((times[state] for state in RUNNING if state in times), default=None)
     return began + limit_s if limit_s is not None and began is not None and job.state in RUNNING else None
 

@@ -27,7 +27,7 @@ _OPTIONS = {
     "help-options": ("-h", "-V"),
 }
 _ARGUMENTS = {"arguments": ("/data/a b", "0.2", "$x", "it's")}
-_SPECIAL = {
+_SPECIAL = {"SBATCH_EXCLUSIVE": "user",
     "SBATCH_ARRAY_INX": "1-2", "SBATCH_TIMELIMIT": "7", "SBATCH_GRES": "gpu:1", "SBATCH_GPUS": "1",
     "SBATCH_EXPORT": "ALL",
     "SBATCH_GPUS_PER_NODE": "1", "SBATCH_GPUS_PER_SOCKET": "1", "SBATCH_GPUS_PER_TASK": "1", "SBATCH_CPUS_PER_GPU": "2",

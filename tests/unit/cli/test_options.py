@@ -86,7 +86,7 @@ def test_warn_adds_warning_prefix_only_once(text: str, line: str, capsys: pytest
 
 @pytest.mark.parametrize(
     ("option", "said"),
-    [("--partitoin=gpu", "--partition"), ("--requeue=expedite", "--requeue takes no value here")],
+    [("--partitoin=gpu", "--partition"), ("--hold=1", "--hold")],
 )
 def test_submit_explains_misspelt_option_and_value_of_flag(option: str, said: str) -> None:
     result = CliRunner().invoke(submit, [option, "m.yml", "model"])
@@ -104,10 +104,13 @@ def test_submit_knows_every_sbatch_variable() -> None:
 
 def test_read_environment_maps_variables_to_options_and_warnings() -> None:
     taken = {"SBATCH_PARTITION": "gpu", "SBATCH_TIMELIMIT": "10", "FFDL_TIME": "2h", "FFDL_NETWORK": "job"}
-    flags = {"SBATCH_REQUEUE": "", "SBATCH_NO_REQUEUE": "0", "SBATCH_QOS": "", "SBATCH_EXCLUSIVE": "1"}
+    taken["SBATCH_EXCLUSIVE"] = "user"
+    flags = {"SBATCH_REQUEUE": "", "SBATCH_NO_REQUEUE": "0", "SBATCH_QOS": "", "SBATCH_HINT": "x"}
     found = read_environment({**taken, **flags, "SBATCH_NETWORK": "sn_all", "FFDL_SOCKET": "/x"})
-    assert found.options == {"partition": "gpu", "time": "2h", "network": "job", "requeue": ""}
-    assert [warning.split(" ")[0] for warning in found.warnings] == ["SBATCH_EXCLUSIVE", "SBATCH_NETWORK"]
+    expected = {"partition": "gpu", "time": "2h", "network": "job", "requeue": "", "exclusive": "user"}
+    assert found.options == expected
+    assert read_environment({"SBATCH_REQUEUE": "expedite"}).options == {"requeue": "expedite"}
+    assert [warning.split(" ")[0] for warning in found.warnings] == ["SBATCH_HINT", "SBATCH_NETWORK"]
 
 
 def test_read_environment_rejects_cluster_of_sbatch_alone() -> None:

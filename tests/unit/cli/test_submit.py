@@ -77,8 +77,8 @@ def test_submit_exports_only_named_variables_without_slurm_variables(
 
 
 def test_submit_warns_of_ignored_sbatch_variable(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
-    env = {"SBATCH_EXCLUSIVE": "1"}
-    assert "SBATCH_EXCLUSIVE is ignored" in run(FFDL_SUBMIT, manifest, model, daemon=daemon, env=env).stderr
+    env = {"SBATCH_HINT": "nomultithread"}
+    assert "SBATCH_HINT is ignored" in run(FFDL_SUBMIT, manifest, model, daemon=daemon, env=env).stderr
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon, env=env).stderr == ""
 
 

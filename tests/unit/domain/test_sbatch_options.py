@@ -49,7 +49,8 @@ def test_passed_options_reject_option_with_cure(text: str, cure: str) -> None:
         ("--time-min=1-0", True), ("--time-min=1h", False), ("--time-min=" + "9" * 14, False),
         ("--delay-boot=UNLIMITED", True), ("--delay-boot=?", False), ("--acctg-freq=task=30,energy=0", True),
         ("--acctg-freq=task=x", False), ("--extra-node-info=2:4-8:*", True), ("--extra-node-info=2:x", False),
-        ("--exclusive", True), ("--hint=nomultithread", True), ("--contiguous", True),
+        ("--exclusive", True), ("--exclusive=user", True), ("--exclusive=job", False), ("--segment=4", True),
+        ("--segment=0", False), ("--hint=nomultithread", True), ("--contiguous", True),
     ],
 )  # fmt: skip
 def test_passed_options_check_numbers_and_durations(text: str, is_accepted: bool) -> None:
@@ -57,7 +58,7 @@ def test_passed_options_check_numbers_and_durations(text: str, is_accepted: bool
     if is_accepted:
         check_number(option)
         return
-    with pytest.raises(NotPassed, match=f"--{option.name}: .* is not a number or a time that sbatch accepts"):
+    with pytest.raises(NotPassed, match=f"--{option.name}: .* is not a value that sbatch accepts"):
         check_number(option)
 
 

@@ -151,7 +151,8 @@ def test_batch_gres_accepts_text_and_mapping_with_kubernetes_resource_names(text
     ("{slurm: {args: ['--mem=1G']}}", "--mem has a key of its own (use memory)"),
     ('{slurm: {args: ["--hint=a\\nb"]}}', "contains a line break"),
     ("{gres: {shard: 1.5}}", "m.yml:4:23: error: batch.gres.shard: '1.5' is not a count of a resource"),
-    ("{gres: {shard: -1}}", "batch.gres.shard: '-1' is not a count of a resource (write a whole number from 1 up)"),
+    ("{gres: {shard: -1}}", "batch.gres.shard: '-1' is not a count of a resource (write a whole number from 1 up, or "
+     "one with K, M, G, T or P)"),
     ("{gres: {shard: }}", "batch.gres.shard: '' is not a count of a resource"),
     ("{gres: {shard: 0}}", "batch.gres.shard: 0 asks for nothing (leave it out"),
     ("{gres: {shard: [1]}}", "batch.gres.shard: one text is needed here, not a list"),

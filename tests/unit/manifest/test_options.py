@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.domain.job.spec import Egress, NetworkLevel
+from ffdl_batch.domain.quantity import UNLIMITED_S, WHOLE_NODE
+from ffdl_batch.domain.sbatch.script_options import SbatchOption, scheduling_options
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, parse, read, warnings
 
 
@@ -51,6 +53,52 @@ def test_options_set_batch_field_with_sbatch_meaning(option: str, text: str, key
     assert getattr(job.batch, key) == value
     place = {"time_s": "time"}.get(key, key)
     assert job.sources[f"batch.{place}"] == "command line"
+
+
+def test_options_ask_for_whole_node_no_limit_and_expedited_requeue() -> None:
+    job = read(MINIMAL + "memory: 8GB\nbatch: {time: 5}\n", {"mem": "0", "time": "UNLIMITED", "requeue": "expedite"})
+    assert (job.resources.memory_bytes, job.batch.time_s, job.batch.limit_s) == (WHOLE_NODE, UNLIMITED_S, None)
+    assert (job.batch.requeue, job.batch.expedite) == (True, True)
+    assert scheduling_options(job.batch) == [SbatchOption("time", "UNLIMITED"), SbatchOption("requeue", "expedite")]
+    again = read(MINIMAL + "memory: all\nbatch: {time: infinite, requeue: Expedite}\n")
+    assert (again.resources.memory_bytes, again.batch.time_s, again.batch.expedite) == (WHOLE_NODE, UNLIMITED_S, True)
+    assert read(MINIMAL + "batch: {requeue: true}\n").batch.expedite is False
+
+
+def test_options_pass_sbatch_options_and_replace_those_of_the_manifest() -> None:
+    text = MINIMAL + "batch: {slurm: {args: [--nice=5, --contiguous]}}\n"
+    assert read(text, {"nice": "", "exclusive": "user"}).batch.slurm_args == (
+        "--contiguous",
+        "--nice",
+        "--exclusive=user",
+    )
+    parsed = parse(text, environment={"SBATCH_EXCLUSIVE": "mcs", "FFDL_NICE": "7"})
+    assert parsed.spec is not None
+    assert parsed.spec.batch.slurm_args == ("--nice=5", "--contiguous", "--exclusive=mcs")
+    assert read(MINIMAL, {"segment": "4"}).batch.slurm_args == ("--segment=4",)
+
+
+def test_gres_counts_may_have_units() -> None:
+    job = read(MINIMAL + "batch: {gres: {lscratch: 200G}}\n")
+    assert job.resources.gres == {"lscratch": 200 * 1024**3}
+    assert read(MINIMAL, {"gres": "gpu:1,lscratch:2T,io:5kb"}).resources.gres == {"lscratch": 2 * 1024**4, "io": 5000}
+    assert "'9000P' is not a number" in errors(parse(MINIMAL, {"gres": "lscratch:9000P"}))[0]
+
+
+def test_roles_ask_for_whole_nodes_together() -> None:
+    roles = "batch: {roles: {a: {memory: all}, b: {memory: 1GB}}}\n"
+    assert "memory of their node, and others for a part" in errors(parse(MINIMAL + roles))[0]
+
+
+@pytest.mark.parametrize(
+    ("time", "meant"),
+    [("24:00", "'24:00' means 24 minutes, as in Slurm"), ("1:30", "'1:30' means 1 minute and 30 seconds, as in Slurm")],
+)
+def test_time_of_minutes_and_seconds_gets_a_note(time: str, meant: str) -> None:
+    notes = [str(one) for one in parse(MINIMAL + f"batch: {{time: {time}}}\n").findings]
+    assert any(meant in note and f"write {time}:00 if you mean hours" in note for note in notes)
+    assert not any("as in Slurm" in str(one) for one in parse(MINIMAL + "batch: {time: '24:00:00'}\n").findings)
+    assert any(meant in str(one) for one in parse(MINIMAL, {"time": time}).findings)
 
 
 def test_options_set_name_learners_and_cpus() -> None:
@@ -123,8 +171,6 @@ def test_partition_option_overrides_aliased_batch_block() -> None:
     ({"time": "soon"},
      "error: --time: 'soon' is not a time limit (write minutes, [days-]hours:minutes:seconds, or 2h30m)"),
     ({"mem": "lots"}, "error: --mem: 'lots' is not a memory size as sbatch takes it (write for example 4000 or 8G)"),
-    ({"mem": "0"},
-     "error: --mem: 0 means all memory of a node to sbatch; a job needs a size here (write for example 8G)"),
     ({"gres": "gpu:a:1,gpu:b:1"}, "error: --gres: a job has GPUs of one type (name one type, as gpu:v100:2)"),
     ({"gres": ":3"}, "error: --gres: ':3' is not a generic resource (write name[:type]:count, as gpu:v100:2)"),
     ({"gpus": "1.5"},
@@ -150,8 +196,8 @@ def test_environment_error_names_the_invalid_variable() -> None:
     assert errors(parse(MINIMAL, environment={"time": "soon"}))[0].startswith("error: SBATCH_TIMELIMIT: 'soon'")
     assert errors(parse(MINIMAL, environment={"SBATCH_TIMELIMIT": "x"}))[0].startswith("error: SBATCH_TIMELIMIT: 'x'")
     assert errors(parse(MINIMAL, environment={"FFDL_LEARNERS": "0"}))[0].startswith("error: FFDL_LEARNERS: '0'")
-    assert warnings(parse(MINIMAL, environment={"SBATCH_EXCLUSIVE": ""})) == [
-        "warning: SBATCH_EXCLUSIVE: this variable sets nothing here and is ignored (unset it)"
+    assert warnings(parse(MINIMAL, environment={"SBATCH_HINT": ""})) == [
+        "warning: SBATCH_HINT: this variable sets nothing here and is ignored (unset it)"
     ]
 
 

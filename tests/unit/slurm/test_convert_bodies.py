@@ -184,11 +184,11 @@ def test_convert_reports_host_dependencies_of_wrapped_script() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "0-00:00:00", "UNLIMITED", "infinite"])
-def test_convert_drops_unlimited_time_limit_and_uses_script_name_for_empty_job_name(text: str) -> None:
+def test_convert_keeps_unlimited_time_limit_and_uses_script_name_for_empty_job_name(text: str) -> None:
     found = convert(f"#SBATCH --time={text}", "#SBATCH --job-name=   # enter it here", "python x")
-    assert "time" not in part(found, "batch")
+    assert part(found, "batch")["time"] == "UNLIMITED"
     assert found.manifest["name"] == "job.sh"
-    assert [one.fate for one in found.judged[:2]] == [Fate.DROPPED, Fate.APPROXIMATED]
+    assert [one.fate for one in found.judged[:2]] == [Fate.MAPPED, Fate.APPROXIMATED]
 
 
 def test_convert_makes_one_learner_per_node_with_resources_of_node() -> None:

@@ -72,9 +72,17 @@ def given(*lines: str) -> dict[str, str]:
         ("##SBATCH --qos=q", {}),
         ("#sbatch --qos=q", {}),
         ("#SBATCH", {}),
-        # the last occurrence of an option and of its aliases; only --mail-type accumulates
+        # the last occurrence of an option and of its aliases; only a few add up
         ("#SBATCH --no-requeue -N 4\n#SBATCH --requeue --nodes=1", {"requeue": "", "nodes": "1"}),
         ("#SBATCH --mail-type=END\n#SBATCH --mail-type FAIL", {"mail-type": "END,FAIL"}),
+        ("#SBATCH --mail-type=END,NONE --mail-type=FAIL", {"mail-type": "NONE,FAIL"}),
+        ("#SBATCH --requeue=expedite --requeue", {"requeue": "expedite"}),
+        ("#SBATCH --requeue=expedite --no-requeue", {"no-requeue": ""}),
+        ("#SBATCH --gres-flags=multiple-tasks-per-sharing --gres-flags=disable-binding",
+         {"gres-flags": "disable-binding,multiple-tasks-per-sharing"}),
+        ("#SBATCH -x a -x b -L a -L b -C a -C b --gres=a --gres=b -d x -d y -w a -w b --export=A --export=B",
+         {"exclude": "b", "licenses": "b", "constraint": "b", "gres": "b", "dependency": "y", "nodelist": "b",
+          "export": "B"}),
         ("#SBATCH --ntasks-per-node=4\n#SBATCH --tasks-per-node=2", {"tasks-per-node": "2"}),
         # the first command ends the directives, and comments do not
         ("\n  # indented\n#SBATCH -p a\n\n#SBATCH -q b", {"partition": "a", "qos": "b"}),

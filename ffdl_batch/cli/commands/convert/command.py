@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.conversion import Conversion, Source
+    from ffdl_batch.domain.findings import Finding
     from ffdl_batch.domain.job.spec import JobSpec
     from ffdl_batch.ports.conversion import ReadsScripts
 
@@ -51,7 +53,7 @@ def _check_to(context: click.Context, parameter: click.Parameter, value: str | N
     "--model-dir", metavar="DIR", help="Model directory. The script is copied there if the manifest needs it."
 )
 @click.option("--options", default="", metavar="TEXT", help="Command-line options of sbatch, such as '-N2 -t 30'.")
-@click.option("--image", default=_DEFAULT_IMAGE, metavar="IMAGE", help="Image to run in if the script names none.")
+@click.option("--image", default=_DEFAULT_IMAGE, metavar="IMAGE", help="Image to run in if the file names none.")
 @click.option(
     "--report", type=click.Choice(["text", "json", "none"]), default="text", help="Report on each line of the script."
 )
@@ -120,7 +122,7 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     source = Source(text, _name(file), _split(options), arguments, dict(os.environ), image)
     reader, conversion = _convert(source, file)
     manifest = _manifest_text(conversion, file)
-    spec = _spec_of(manifest, output if output != "-" else "<manifest>")
+    spec = _spec_made(conversion, manifest, file)
     if model_dir is not None and conversion.wrapped:
         _bring(source, Path(model_dir))
     _write(output, manifest)
@@ -177,7 +179,7 @@ def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
         converter = create_converter(name)
         if isinstance(converter, ReadsScripts) and converter.recognises(source.text):
             try:
-                return converter, converter.convert(source)
+                return converter, _with_image(converter.convert(source))
             except CannotConvert as error:
                 raise Stop(ExitCode.BAD_MANIFEST, f"{_place(file, error.line)}: {error}") from None
     known = ", ".join(converter_names()) or "none is installed"
@@ -185,6 +187,18 @@ def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
     if writers := writer_names():
         message += f"; to convert a manifest, use --to {'|'.join(writers)}"
     raise Stop(ExitCode.BAD_MANIFEST, message)
+
+
+def _with_image(conversion: Conversion) -> Conversion:
+    """Return the conversion with a report that neither the file nor the user names an image, if that is so."""
+    from ffdl_batch.domain.conversion import Fate, Judged, Origin
+
+    framework = conversion.manifest["framework"]
+    if not isinstance(framework, dict) or framework != {**framework, "name": "custom", "version": _DEFAULT_IMAGE}:
+        return conversion
+    reason = "the job needs an image with its software, and none is named: name one by --image"
+    missing = Judged(Origin.SCRIPT, 0, "no image", Fate.APPROXIMATED, "framework.version", reason)
+    return replace(conversion, judged=(*conversion.judged, missing))
 
 
 def _place(file: str, line: int) -> str:
@@ -198,17 +212,38 @@ def _manifest_text(conversion: Conversion, file: str) -> str:
     return write_manifest(conversion.manifest, [f"Converted from {file} by ffdl convert. {how}"])
 
 
-def _spec_of(text: str, name: str, base: Path | None = None) -> JobSpec:
-    """Return the checked manifest. Raises Stop with its errors. In a manifest that was just written, they are
-    defects."""
+def _spec_made(conversion: Conversion, text: str, file: str) -> JobSpec:
+    """Return the job of the manifest that was made. Raises Stop with the place in `file` of what no manifest can have;
+    the manifest is written nowhere then."""
+    spec, errors = _read_manifest(text, "", Path.cwd())
+    if spec is None:
+        raise Stop(ExitCode.BAD_MANIFEST, "\n".join(_at_source(error, conversion, file) for error in errors))
+    return spec
+
+
+def _at_source(error: Finding, conversion: Conversion, file: str) -> str:
+    """Return the error with the line and the text that the value is from."""
+    for one in conversion.judged:
+        if any(error.path and to and f"{error.path}.".startswith(f"{to}.") for to in one.to.split(", ")):
+            cure = f" ({error.cure})" if error.cure else ""
+            return f"{_place(file, one.line)}: {one.text.strip()}: {error.message}{cure}"
+    return f"{file}: {replace(error, line=None, column=None).without_severity()}"
+
+
+def _spec_of(text: str, name: str, base: Path) -> JobSpec:
+    """Return the job of a manifest. Raises Stop with its errors."""
+    spec, errors = _read_manifest(text, name, base)
+    if spec is None:
+        raise Stop(ExitCode.BAD_MANIFEST, "\n".join(map(str, errors)))
+    return spec
+
+
+def _read_manifest(text: str, name: str, base: Path) -> tuple[JobSpec | None, list[Finding]]:
     from ffdl_batch.domain.findings import Severity
     from ffdl_batch.manifest import ManifestSource, parse_manifest
 
-    parsed = parse_manifest(ManifestSource(text, name, str(base or Path.cwd())))
-    if parsed.spec is None:
-        errors = [str(finding) for finding in parsed.findings if finding.severity is Severity.ERROR]
-        raise Stop(ExitCode.BAD_MANIFEST, "\n".join(errors))
-    return parsed.spec
+    parsed = parse_manifest(ManifestSource(text, name, str(base)))
+    return parsed.spec, [finding for finding in parsed.findings if finding.severity is Severity.ERROR]
 
 
 def _bring(source: Source, directory: Path) -> None:
