@@ -331,8 +331,8 @@ class SlurmScheduler(Outlooks):
         self._gateway.exclude_only(str(native_id), nodes)
 
     def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
-        """See :class:`ffdl_batch.ports.capabilities.ShrinksJobs`. If the job has only these nodes already, do nothing:
-        Slurm would start another accounting record."""
+        """See :class:`ffdl_batch.ports.capabilities.ShrinksJobs`. If the job already has only these nodes, do nothing,
+        because Slurm would start another accounting record."""
         seen = self.observe([native_id]).get(native_id)
         held = None if seen is None else expand(seen.nodes)
         if held is None or not held <= set(nodes):

@@ -144,7 +144,7 @@ def shrink_argv(job: str, nodes: Sequence[str]) -> list[str]:
     """Release all nodes of a running job except these (scontrol(1): NodeList).
 
     Slurm refuses NumNodes for a job with --ntasks-per-node (26.05: "Job is no longer pending execution"). The step
-    continues on the kept nodes, even without --no-kill, if the tasks on the released nodes have ended (26.05).
+    continues on the remaining nodes, even without --no-kill, if the tasks on the released nodes have ended (26.05).
     """
     return ["scontrol", "update", f"JobId={job}", f"NodeList={','.join(nodes)}"]
 

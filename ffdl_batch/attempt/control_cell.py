@@ -33,7 +33,7 @@ class Control:
     abandon_mark: Optional[AbandonMark] = None
     """The run that the daemon abandoned, with all earlier ones, because its controllers gave no sign of life."""
     learners: Optional[int] = None
-    """Number of learners that stay, those with the lowest numbers; None = all. Nodes without one of them are
+    """Number of remaining learners, which are those with the lowest numbers; None = all. Nodes without one of them are
     released."""
     format: int = FORMAT
 

@@ -154,7 +154,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
 
     @property
     def pools(self) -> Pools:
-        """Calls about pools of elastic jobs."""
+        """Calls for pools of elastic jobs."""
         return Pools(self._wire)
 
     @property

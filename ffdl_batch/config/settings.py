@@ -65,18 +65,18 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ElasticPool:
-    """GPUs that the daemon's scaler divides among elastic jobs, ``[elastic.pools.NAME]``."""
+    """A pool of GPUs that the daemon's scaler divides among elastic jobs, ``[elastic.pools.NAME]``."""
 
     gpus: int
-    """What all jobs of the pool may have together."""
+    """Maximum number of GPUs of all jobs of the pool together."""
     backend: str = ""
     """Only jobs of this backend belong to the pool; "" = the default backend."""
     partition: str = ""
     """Only jobs of this partition belong to the pool; "" = any."""
     interval_s: float = 60.0
-    """Time between two decisions, if no job comes or ends."""
+    """Time between two decisions, if no job arrives or ends."""
     min_between_s: float = 300.0
-    """An attempt keeps its size for so long at least."""
+    """Minimum time for which an attempt keeps its size."""
     objective: str = "completion"
     """See :class:`ffdl_batch.elastic.policy.Objective`."""
 

@@ -239,12 +239,14 @@ def _is_between(value: object, least: float, most: float) -> bool:
 def read_elastic_pools(table: object) -> dict[str, ElasticPool]:
     """Return the pools of ``[elastic.pools.NAME]``. Raises ValueError with what follows the table's name."""
     if not isinstance(table, dict) or set(table) - {"pools"} or not isinstance(table.get("pools", {}), dict):
-        raise ValueError(" has tables [elastic.pools.NAME] only")
+        raise ValueError(" may contain only [elastic.pools.NAME] tables")
     pools: dict[str, ElasticPool] = {}
     for name, pool in table.get("pools", {}).items():
         place = f".pools.{name}"
         if not _NAME.fullmatch(name) or not isinstance(pool, dict) or "gpus" not in pool:
-            raise ValueError(f"{place} must be a table with the key gpus, named by letters, digits and . _ -")
+            raise ValueError(
+                f"{place} must be a table with the key gpus; its name may contain only letters, digits and . _ -"
+            )
         for key, value in pool.items():
             if key not in _POOL_TYPES:
                 raise ValueError(f"{place}.{key} is not a known key; the keys are {', '.join(_POOL_TYPES)}")

@@ -102,13 +102,13 @@ class Platform:
         return SilenceKeeper(self.storage, self.adapters, self.leases, reached)
 
     def scaler(self, reached: Reached = lambda _step: None) -> Scaler | None:
-        """Return the service that sizes elastic jobs; None if there is no pool, or nothing to compute with. It calls
+        """Return the scaler of elastic jobs; None if no pool is configured, or if numpy or scipy is missing. It calls
         `reached` at each step."""
         if not self.elastic_pools.pools:
             return None
         if self.elastic_pools.missing:
             missing = " and ".join(self.elastic_pools.missing)
-            log.warning("elastic jobs run as submitted: %s not installed; %s", missing, INSTALL)
+            log.warning("elastic jobs run as submitted: %s not installed; to install: %s", missing, INSTALL)
             return None
         from ffdl_batch.services.elastic.scaler import Scaler  # numpy and scipy, which few daemons need
 

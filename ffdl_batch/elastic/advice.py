@@ -18,7 +18,7 @@ class Speed(NamedTuple):
     relative_std: float
     extrapolates: bool
     exchange: float
-    """Share of a step that one GPU with the same batch would not need."""
+    """Fraction of a step that one GPU with the same batch would not need."""
 
 
 def predict_speeds(measured: Iterable[Measurement], sizes: Sequence[Size]) -> list[Speed]:

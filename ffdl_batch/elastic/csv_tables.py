@@ -1,4 +1,4 @@
-"""Read CSV tables that users give: each cell is checked, and an error names file, line, cause and cure."""
+"""Read CSV tables of users: check each cell, and report errors with file, line, cause and cure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def read_header(path: Path) -> tuple[str, ...]:
 
 
 def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
-    """Yield the lines of a table that has these columns, and perhaps others. Raises DamagedTable and OSError."""
+    """Yield the lines of a table that must have these columns. Raises DamagedTable and OSError."""
     header = read_header(path)
     if missing := [name for name in columns if name not in header]:
         raise DamagedTable(
@@ -96,7 +96,7 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
         count += 1
         row = Row(path, line, dict(zip(header, cells, strict=False)))
         if len(cells) != len(header):
-            raise row.error(f"{len(cells)} cells, and the header has {len(header)}", "complete or remove the line")
+            raise row.error(f"{len(cells)} cells, but the header has {len(header)}", "complete or remove the line")
         if any(len(cell) > LONGEST_CELL for cell in cells):
             raise row.error(f"a cell has more than {LONGEST_CELL} characters", "close the quotation mark before it")
         if count > MOST_ROWS:
@@ -109,7 +109,7 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
 def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the number and the cells of each line that is not empty. Cells have no spaces around them."""
     if path.exists() and not path.is_file():
-        raise DamagedTable(f"{path} is a pipe or device, and tables are read twice; write it to a file first")
+        raise DamagedTable(f"{path} is a pipe or device, but tables are read twice; write it to a file first")
     if (size := path.stat().st_size) > MOST_BYTES:
         raise DamagedTable(f"{path} has {size} bytes (maximum: {MOST_BYTES}); split the table")
     with path.open(newline="", encoding="utf-8-sig") as file:

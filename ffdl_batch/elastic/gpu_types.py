@@ -1,7 +1,7 @@
 """Allocate GPUs of several types to jobs that use one type each.
 
-The prices of the Lagrangian dual say which type suits which job. Then one type after the other gets its exact optimum,
-for which jobs can also leave another type. The result is not always the best one, so it has an upper bound. Pure.
+The prices of the Lagrangian dual show which type suits which job. Each type in turn then gets its exact optimum, and
+jobs can move there from another type. The result is not always optimal, so it comes with an upper bound. Pure.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from ffdl_batch.elastic.optimiser import InfeasibleAllocation, Sizes, allocate, 
 from ffdl_batch.host.fast_dataclass import dataclass
 
 PRECISION = 1e-4
-"""Of prices, as a share of the largest difference of two values of a job. The gap is seldom as small."""
+"""Precision of prices, as a fraction of the largest difference between two values of a job. The gap is rarely as
+small."""
 ROUNDS = 4
 """Maximum number of improvement rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedAllocation:
-    """The GPUs of each job and their type, the sum of the values, and an upper bound of the sum of any allocation."""
+    """The GPUs of each job and their type, the sum of the values, and an upper bound on the sum of any allocation."""
 
     types: tuple[str | None, ...]
-    """None if the job has no GPU."""
+    """None if the job has no GPUs."""
     gpus: tuple[int, ...]
     value: float
     upper_bound: float
 
     @property
     def gap(self) -> float:
-        """How much larger the sum of the best allocation can be."""
+        """The maximum by which the sum of the best allocation is larger."""
         return self.upper_bound - self.value
 
 
@@ -41,8 +42,8 @@ def allocate_types(values: Mapping[str, Sequence[Floats]], gpus: Mapping[str, in
     """Return a good allocation of GPUs of several types; each job has GPUs of one type.
 
     ``values[name][j][k]`` is the value of job j with k GPUs of this type, -inf if that is not permitted. A job's value
-    without GPUs is the largest that any type has for it. Raises InfeasibleAllocation, also if an allocation exists that
-    gives every job what it needs and this heuristic does not find it.
+    without GPUs is the largest that any type has for it. Raises InfeasibleAllocation if no allocation gives every job
+    what it needs, or if this heuristic does not find one.
     """
     names = tuple(gpus)
     counts = np.array([gpus[name] for name in names], dtype=np.int64)
@@ -88,7 +89,7 @@ def _one_table(tables: Sequence[Floats]) -> tuple[Floats, Mask]:
 
 
 class _Plan:
-    """An allocation that changes: the type and the number of GPUs of each job. A job without GPUs can have any type."""
+    """A mutable allocation: the type and the number of GPUs of each job. A job without GPUs can have any type."""
 
     def __init__(self, table: Floats, gpus: Sizes) -> None:
         self.table, self.gpus = table, gpus
@@ -108,7 +109,7 @@ class _Plan:
         return math.fsum(self.values().tolist())
 
     def begin(self, prices: Floats) -> None:
-        """Allocate one type after the other. A job that can get more from a later type at its price waits for it."""
+        """Allocate the types in turn. A job waits for a later type if it gains more from it at its price."""
         net = (self.table - prices[:, None] * np.arange(self.table.shape[2])).max(axis=2)
         for kind in range(len(self.gpus)):
             rows = self.table[:, kind].copy()

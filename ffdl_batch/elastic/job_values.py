@@ -1,4 +1,4 @@
-"""Make the values that the optimiser adds up: the value of a job at each number of GPUs it may have.
+"""Compute the values that the optimiser adds up: the value of a job for each number of GPUs.
 
 A value combines the throughput, the job's weight, an objective, and which numbers of GPUs are permitted. Arrays are
 indexed by the number of GPUs, from 0. Nothing here decides which job gets GPUs. Pure.
@@ -14,17 +14,19 @@ Mask = npt.NDArray[np.bool_]
 
 
 def objective_values(throughput: Floats, weight: float = 1.0, alpha: float = 0.0) -> Floats:
-    """Return the alpha-fair values of throughputs: ``weight * T ** (1 - alpha) / (1 - alpha)``, or the logarithm for 1.
+    """Return the alpha-fair values of throughputs: ``weight * T ** (1 - alpha) / (1 - alpha)``, or logarithms if alpha
+    is 1.
 
     =====  ========================================================================================
-    alpha  what the sum of the values means
+    alpha  meaning of the sum of the values
     =====  ========================================================================================
     0      total throughput
     1      sum of logarithms: proportional fairness
     2      the negative of ``weight / T``: total remaining time, if `weight` is the remaining work
     =====  ========================================================================================
 
-    The larger alpha is, the more slow jobs count. A throughput of 0 is impossible and has the value -inf.
+    The larger alpha is, the more weight slow jobs have. A throughput of 0 means that the size is impossible: its value
+    is -inf.
     """
     possible = throughput > 0
     speed = np.where(possible, throughput, 1.0)
@@ -33,9 +35,9 @@ def objective_values(throughput: Floats, weight: float = 1.0, alpha: float = 0.0
 
 
 def permitted_values(values: Floats, permitted: Mask, waiting: float = -np.inf) -> Floats:
-    """Return the values of the permitted numbers of GPUs, -inf for all others, and `waiting` for no GPU.
+    """Return the values of the permitted numbers of GPUs, -inf for all others, and `waiting` for 0 GPUs.
 
-    A job whose value of waiting is -inf must get GPUs.
+    If `waiting` is -inf, the job must get GPUs.
     """
     kept = np.where(permitted, values, -np.inf)
     kept[0] = waiting
@@ -56,6 +58,6 @@ def whole_node_sizes(node_gpus: int, most: int) -> Mask:
 
 
 def pinned_size(size: int, most: int) -> Mask:
-    """Return a mask of one number: what the owner pinned, or the present size of a job that must not be resized."""
+    """Return a mask that permits one number: a pinned size, or the present size of a job that must not be resized."""
     mask: Mask = np.arange(most + 1) == size
     return mask

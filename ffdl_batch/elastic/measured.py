@@ -30,7 +30,7 @@ SHORTEST_STEP_S = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Curve:
-    """Steps on one number of GPUs, by the local batch."""
+    """Step times on one number of GPUs, by local batch."""
 
     local_batch: Floats
     step_s: Floats
@@ -38,10 +38,10 @@ class _Curve:
 
 
 class MeasuredTimes:
-    """Step times as they were measured, with the fastest placement on as few nodes as possible.
+    """Measured step times of the fastest placement on as few nodes as possible.
 
     Between measured local batches, times are interpolated. Beyond the largest one, gradients are accumulated. A number
-    of GPUs that was not measured has the times of the nearest one that was. A job may leave GPUs unused.
+    of GPUs without measurements has the times of the nearest measured number. A job may leave GPUs unused.
     """
 
     def __init__(self, curves: Mapping[str, Mapping[int, _Curve]]) -> None:
@@ -59,7 +59,7 @@ class MeasuredTimes:
         return min(int(one.local_batch[0]) for one in curves), max(int(one.local_batch[-1]) for one in curves)
 
     def _step_s(self, model: str, gpus: int, batch: int) -> float:
-        """Return the seconds of a step on at most so many GPUs, inf if the local batch is too small for any number."""
+        """Return the seconds of a step on at most `gpus` GPUs; inf if the local batch is too small for any number."""
         return min((self._exact_step_s(model, used, batch) for used in range(1, gpus + 1)), default=math.inf)
 
     @cache  # noqa: B019 - there are few of these objects, and they live as long as the program
@@ -83,7 +83,7 @@ def read_times(path: Path, node_gpus: int = 4) -> MeasuredTimes:
         nodes, gpus = row.whole("nodes", 1, MOST_GPUS), row.whole("gpus", 1, MOST_GPUS)
         step_s, sync_s = row.number("step_s", SHORTEST_STEP_S, LONGEST_STEP_S), row.number("sync_s", 0, LONGEST_STEP_S)
         if sync_s >= step_s:
-            raise row.error(f"sync_s is {sync_s:g}, and the whole step takes {step_s:g} s", "correct one of them")
+            raise row.error(f"sync_s is {sync_s:g}, but the whole step takes only {step_s:g} s", "correct one of them")
         key = (row.text("model"), gpus, row.whole("local_batch", 1, MOST_BATCH), row.cells["gpus_per_node"])
         if nodes == math.ceil(gpus / node_gpus):
             rows[key].append((step_s, sync_s))

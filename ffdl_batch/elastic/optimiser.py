@@ -1,8 +1,8 @@
 """Allocate the GPUs of one type to jobs so that the sum of their values is as large as possible.
 
-A dynamic programme finds the exact optimum (arXiv 2006.13878), also if values fall at a node boundary, skip sizes or
-stay level. :mod:`ffdl_batch.elastic.job_values` makes the values. This module does not know what they mean, when a job
-last changed its size, or what a change costs. Pure.
+Dynamic programming finds the exact optimum (arXiv 2006.13878), even if values drop at node boundaries, stay constant or
+are missing for some sizes. :mod:`ffdl_batch.elastic.job_values` computes the values. This module must not depend on
+what they mean, when a job last changed its size, or what a change costs. Pure.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Choices = tuple[Sizes, Floats]
 """Numbers of GPUs in ascending order, and their values."""
 
 STRIDE = 16
-"""Distance of the rows that are kept for backtracking; rows between them are recomputed near the path."""
+"""Distance between the rows that are kept for backtracking. Rows between them are recomputed near the path."""
 PRECISION = 1e-9
-"""Of prices, as a share of the largest difference of two values of a job. Rounding errors are far smaller."""
+"""Precision of prices, as a fraction of the largest difference between two values of a job. Rounding errors are far
+smaller."""
 
 
 class InfeasibleAllocation(ValueError):
@@ -50,18 +51,18 @@ def allocate(values: Sequence[Floats], gpus: int) -> Allocation:
     smallest_sizes(table, gpus)  # raises if they are too many
     possible = _possible_optima(table, gpus)
     smallest: Sizes = possible.argmax(axis=1)
-    # Sizes count from the smallest of each job, so that rows have no cells that cannot be reached.
+    # Sizes are relative to the smallest size of each job, so that rows have no unreachable cells.
     sizes = np.arange(table.shape[1]) - smallest[:, None]
     choices = [(sizes[job, keep], table[job, keep]) for job, keep in enumerate(possible)]
     return _allocation(table, smallest + _largest_sum(choices, gpus - int(smallest.sum())))
 
 
 def allocate_greedily(values: Sequence[Floats], gpus: int) -> Allocation:
-    """Return the allocation that gives GPUs, again and again, to the job that gains most per GPU by its next size.
+    """Return the greedy allocation: repeatedly grow the job that gains most per GPU from its next size.
 
     Starts with the smallest permitted size of each job. A job keeps its size if the next one gains nothing, even if a
-    later one would. So this is optimal only if all values are concave. It is the baseline of :func:`allocate`. Raises
-    InfeasibleAllocation.
+    later one would. The result is therefore optimal only if all values are concave. This is the baseline for
+    :func:`allocate`. Raises InfeasibleAllocation.
     """
     table = stack_values(values, gpus)
     chosen = smallest_sizes(table, gpus)
@@ -102,7 +103,7 @@ def smallest_sizes(table: Floats, gpus: int) -> Sizes:
         raise InfeasibleAllocation(f"values[{job}] permits no number of GPUs up to {gpus}")
     smallest: Sizes = permitted.argmax(axis=1)
     if (needed := int(smallest.sum())) > gpus:
-        raise InfeasibleAllocation(f"the jobs need at least {needed} GPUs, and there are {gpus}")
+        raise InfeasibleAllocation(f"the jobs need at least {needed} GPUs, but only {gpus} are available")
     return smallest
 
 
@@ -111,12 +112,12 @@ def _allocation(table: Floats, sizes: Sizes) -> Allocation:
 
 
 def dual_prices(table: Floats, gpus: Sizes, precision: float = PRECISION) -> tuple[Floats, float]:
-    """Return a price per GPU of each type, and an upper bound of the value of every allocation.
+    """Return a price per GPU for each type, and an upper bound on the value of every allocation.
 
     ``table[j, t, k]`` is the value of job j with k GPUs of type t. Each job has one type. With any prices, the best net
     values of all jobs plus the price of all GPUs are an upper bound (Lagrangian dual). The ellipsoid method finds
-    prices whose bound is higher than the lowest by at most `precision`, as a share of the largest difference of two
-    values of a job. With one type it halves an interval.
+    prices whose bound exceeds the lowest one by at most `precision`, as a fraction of the largest difference between
+    two values of a job. With one type, this is a bisection.
     """
     jobs, types, width = table.shape
     sizes = np.arange(width)
@@ -145,16 +146,16 @@ def dual_prices(table: Floats, gpus: Sizes, precision: float = PRECISION) -> tup
 
 
 def _span(table: Floats) -> float:
-    """Return the largest difference of two values of one job. No GPU is worth more."""
+    """Return the largest difference between two values of one job. No GPU is worth more."""
     most = table.max(axis=(1, 2), initial=-np.inf)
     least = np.where(table > -np.inf, table, np.inf).min(axis=(1, 2), initial=np.inf)
     return float((most - least).max(initial=0))
 
 
 def _possible_optima(table: Floats, gpus: int) -> Mask:
-    """Return which sizes an optimal allocation can have, by the reduced costs of the Lagrangian dual.
+    """Return which sizes an optimal allocation can have, based on the reduced costs of the Lagrangian dual.
 
-    With a price per GPU, a job that has k GPUs loses `regret[k]` against its best size at that price. No allocation is
+    With a price per GPU, a job with k GPUs loses `regret[k]` against its best size at that price. No allocation is
     worth more than the dual bound minus the regret of any of its sizes. So a size whose regret exceeds the distance
     between the bound and the value of a known allocation is in no optimal allocation.
     """
@@ -168,8 +169,8 @@ def _possible_optima(table: Floats, gpus: int) -> Mask:
 
 
 def _known_value(table: Floats, regret: Floats, gpus: int) -> float:
-    """Return the value of a good allocation: sizes without regret, the largest first, as far as the GPUs suffice."""
-    # The price is imprecise, so sizes that are equally good at the true one differ a little.
+    """Return the value of a good allocation: sizes without regret, largest first, until the GPUs are used up."""
+    # The price is imprecise, so sizes that are equally good at the exact price differ slightly.
     level = regret <= 2 * PRECISION * table.shape[1] * _span(table[:, None, :])
     low = level.argmax(axis=1)
     high = level.shape[1] - 1 - level[:, ::-1].argmax(axis=1)
@@ -207,7 +208,7 @@ def _largest_sum(choices: Sequence[Choices], gpus: int) -> Sizes:
 
 
 def _extend(row: Floats, choice: Choices, gpus: int) -> Floats:
-    """Return the best sums with one job more: cell k is the largest of ``row[k - size] + value`` over its sizes."""
+    """Return the best sums with one more job: cell k is the largest of ``row[k - size] + value`` over its sizes."""
     sizes, values = choice
     longer = np.full(min(gpus, len(row) - 1 + int(sizes[-1])) + 1, -np.inf)
     sums = np.empty(len(row))

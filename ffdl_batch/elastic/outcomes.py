@@ -1,4 +1,4 @@
-"""Compute the figures of a simulated run, beside equal sharing. Pure."""
+"""Compute the figures of a simulated run, and compare it with equal sharing. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ffdl_batch.host.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The figures of one policy. Times are those of the completed jobs, NaN if there is none."""
+    """The figures of one policy. Times refer to completed jobs; NaN if there is none."""
 
     completed: int
     unfinished: int
-    """Jobs that had not ended when the simulation did."""
+    """Jobs that had not ended at the end of the simulation."""
     mean_s: float
     """Completion time: from the submission to the end."""
     p50_s: float
@@ -26,13 +26,13 @@ class Outcome:
     makespan_s: float
     """From the first submission to the last end."""
     utilisation: float
-    """GPU-seconds that jobs had, as a share of those of the pool in the makespan."""
+    """GPU-seconds allocated to jobs, as a fraction of those of the pool during the makespan."""
     jain: float
-    """Jain's fairness index of the slow-downs: 1 if all jobs have the same."""
+    """Jain's fairness index of the slowdowns: 1 if all are equal."""
     worst_slow_down: float
-    """The largest ratio of a job's completion time and the one that it would have with equal shares."""
+    """The largest slowdown: completion time of a job divided by its completion time with equal shares."""
     restarts: int
-    """Changes of size after the first start, and failures."""
+    """Starts after the first one of each job: changes of size and failures."""
     failures: int
 
 
@@ -42,7 +42,7 @@ def completion_times(run: Run, arrivals: Sequence[Arrival]) -> dict[str, float]:
 
 
 def outcome_of(run: Run, arrivals: Sequence[Arrival], equal_s: Mapping[str, float], setting: Setting) -> Outcome:
-    """Return the figures of a run. `equal_s` are completion times with equal shares."""
+    """Return the figures of a run. `equal_s` has the completion times with equal shares."""
     took_s = completion_times(run, arrivals)
     times = np.array(list(took_s.values())) if took_s else np.array([math.nan])
     slow = np.array([took_s[job] / equal_s[job] for job in took_s]) if took_s else np.array([math.nan])
@@ -72,7 +72,7 @@ def equal_sharing(
 
     Shares are recomputed at intervals, when a job has arrived or ended. A share is rounded down to whole GPUs; a job
     with less than one GPU runs at that fraction of its speed on one. Jobs keep the submitted batch, and changes are
-    free. The result is inf for a job that cannot run with its last share.
+    free. The result is inf for jobs that cannot run with their last share.
     """
     waiting = sorted(arrivals, key=lambda one: one.submitted_s)[::-1]
     left: dict[str, float] = {}

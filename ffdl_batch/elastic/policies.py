@@ -1,4 +1,4 @@
-"""Name the policies that a simulation compares. Imports numpy only when a scheduler is made, so that help is fast."""
+"""Define the policies that a simulation compares. Imports numpy only to create a scheduler, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 class Policy(StrEnum):
-    """How a pool shares its GPUs."""
+    """How the GPUs of a pool are divided."""
 
     FIFO = "fifo"
-    """Jobs as they were submitted, in their order."""
+    """Jobs as submitted, in the order of submission."""
     BASELINE_MIN = "baseline-min"
-    """The strong baseline of arXiv 2006.13878: the sum of T, running jobs are not stopped; smallest batch."""
+    """The strong baseline of arXiv 2006.13878: largest sum of T, running jobs are not stopped, smallest batch."""
     BASELINE_MAX = "baseline-max"
     """The same with the largest batch."""
     BASELINE_RANDOM = "baseline-random"
     """The same with a random batch for each job."""
     GREEDY = "greedy"
-    """The sum of T, GPU by GPU to the job that gains most; submitted batches, changes count as free."""
+    """The sum of T, each GPU to the job that gains most from it; submitted batches, changes are treated as free."""
     THROUGHPUT = "throughput"
-    """The largest sum of T; submitted batches, changes count as free."""
+    """The largest sum of T; submitted batches, changes are treated as free."""
     FAIR = "fair"
-    """The largest sum of log T, with restart cost and free batches."""
+    """The largest sum of log T, with restart cost and any batch."""
     COMPLETION = "completion"
-    """Short completion times, with restart cost and free batches."""
+    """Short completion times, with restart cost and any batch."""
 
 
 def scheduler_of(policy: Policy, models: Mapping[str, Model], pool: Pool, interval_s: float) -> Scheduler:
-    """Return a new scheduler."""
+    """Return a new scheduler for the policy."""
     from ffdl_batch.elastic import schedulers
     from ffdl_batch.elastic.policy import HORIZON_S, Objective, Rules
 

@@ -1,13 +1,13 @@
 """Decide how many GPUs and which batch each job of a pool gets. Pure: equal inputs give equal decisions.
 
-The default objective makes the mean completion time short. A job's value is its speed as a fraction of the fastest that
-it can have, times the square root of its rank: the number of jobs that will take at least as long as this one, and one
-more for the next that arrives. So short jobs come first, but a long job that uses GPUs well is not stopped for a little
-more speed of a short one.
+The default objective makes the mean completion time short. The value of a job is its speed as a fraction of its fastest
+possible speed, times the square root of (rank + 1). The rank is the number of jobs that will take at least as long as
+this one, itself included; the 1 stands for the next job that arrives. Short jobs therefore come first, but a long job
+that uses GPUs well is not stopped just to speed up a short one a little.
 
-A change of a job costs the time of a restart. The value of a change is therefore reduced by the part of the time until
-the job ends, or until the horizon if that is sooner, which the restart takes. So a job is changed only if that gains
-more than it costs.
+A change costs the time of a restart. The value of a changed size is therefore reduced by the fraction of time that the
+restart takes. The fraction refers to the time until the job ends, but to at most the horizon. A job is therefore
+changed only if it gains more than the change costs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from ffdl_batch.elastic.optimiser import allocate, allocate_greedily
 from ffdl_batch.host.fast_dataclass import dataclass
 
 RANK_EXPONENT = 0.5
-"""Of the rank in a job's value. 0 = remaining times do not matter; the larger, the later long jobs get GPUs."""
+"""Exponent of the rank in the value of a job. 0 = remaining times do not matter. The larger it is, the later long jobs
+get GPUs."""
 HORIZON_S = 600.0
-"""After how long the next change of a job is expected."""
+"""Expected time until the next change of a job."""
 LEAST_SPEED = 1e-6
-"""The speed of a job that waits, for objectives that have no value for 0."""
+"""Speed assigned to a waiting job by objectives that are not defined for 0."""
 
 
 class Objective(StrEnum):
-    """What the sum over the jobs is that becomes as large as possible."""
+    """The quantity whose sum over the jobs is maximised."""
 
     COMPLETION = "completion"
     """Speeds relative to the fastest, weighted by rank: short completion times."""
@@ -49,35 +50,35 @@ class Rules:
 
     objective: Objective = Objective.COMPLETION
     horizon_s: float | None = HORIZON_S
-    """After how long the next change is expected. None = changes are counted as free."""
+    """Expected time until the next change. None = changes are treated as free."""
     greedy: bool = False
-    """Give GPUs one after the other, instead of the exact optimum."""
+    """Allocate GPUs greedily instead of optimally."""
     stop_running: bool = True
-    """Whether a running job may be stopped to wait. If not, jobs are admitted in their order while all of them fit."""
+    """Whether a running job may be stopped. If not, jobs are admitted in order while the smallest sizes of all fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolJob:
-    """A job that may run now. Arrays have an element for each number of GPUs, from 0."""
+    """A job that may run now. Arrays are indexed by the number of GPUs, from 0."""
 
     name: str
     remaining_s: Floats
-    """Expected seconds until its end, with the best batch. inf = the number of GPUs is not permitted."""
+    """Expected seconds until its end with the best batch. inf = this number of GPUs is not permitted."""
     batch: npt.NDArray[np.int64]
-    """That batch, of all GPUs together."""
+    """The best batch, of all GPUs together."""
     restart_s: float
-    """What a change costs, the first start included."""
+    """Cost of a change, including the first start, in seconds."""
     gpus: int = 0
     """0 = it waits."""
     present_batch: int = 0
     present_remaining_s: float = math.inf
-    """With the GPUs and the batch that it has."""
+    """Expected seconds until its end with its present GPUs and batch."""
     restarting_s: float = 0.0
     """Seconds left of a restart in progress."""
     weight: float = 1.0
     tenant: str = ""
     held: bool = False
-    """It keeps its size: the job asks for that, or changed a moment ago."""
+    """Whether it must keep its size, for example because it requested this or has just changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Target:
 
 
 def decide(jobs: Sequence[PoolJob], gpus: int, rules: Rules) -> list[Target]:
-    """Return the size of each job, in the order of the jobs, which is the order in which they are admitted."""
+    """Return the size of each job in the order of `jobs`, which is also the order of admission."""
     admitted = list(jobs) if rules.stop_running else _admit(jobs, gpus)
     if not admitted:
         return [Target(0, 0) for _ in jobs]
@@ -103,7 +104,7 @@ def decide(jobs: Sequence[PoolJob], gpus: int, rules: Rules) -> list[Target]:
 
 
 def fair_weights(tenants: Sequence[str], weights: Sequence[float]) -> list[float]:
-    """Return weights with equal sums for all tenants, and the same mean as before."""
+    """Return weights with the same sum for each tenant, and the same mean as before."""
     sums: defaultdict[str, float] = defaultdict(float)
     for tenant, weight in zip(tenants, weights, strict=True):
         sums[tenant] += weight
@@ -115,11 +116,11 @@ def fair_weights(tenants: Sequence[str], weights: Sequence[float]) -> list[float
 class _Values:
     by_gpus: Floats
     stays: bool
-    """Whether the job continues unchanged if it gets the GPUs that it has."""
+    """Whether the job continues unchanged if it gets its present number of GPUs."""
 
 
 def _admit(jobs: Sequence[PoolJob], gpus: int) -> list[PoolJob]:
-    """Return the running jobs, and those that wait, one after the other, while the smallest sizes of all fit."""
+    """Return the running jobs, and the waiting ones in order while the smallest sizes of all fit."""
     free = gpus - sum(_smallest(job) for job in jobs if job.gpus)
     admitted: list[PoolJob] = []
     full = False
@@ -150,7 +151,7 @@ def _weights(jobs: Sequence[PoolJob], rules: Rules) -> list[float]:
 
 
 def _values(job: PoolJob, weight: float, rules: Rules) -> _Values:
-    """Return the value of each number of GPUs, a restart included where the job would change."""
+    """Return the value of each number of GPUs, including the cost of a restart if the job would change."""
     reference = job.remaining_s.min() if rules.objective is Objective.COMPLETION else _first(job.remaining_s)
     with np.errstate(divide="ignore"):
         speed = reference / job.remaining_s
@@ -176,7 +177,7 @@ def _values(job: PoolJob, weight: float, rules: Rules) -> _Values:
 
 
 def _useful(remaining_s: float | Floats, restart_s: float, restarting_s: float, horizon_s: float) -> Floats:
-    """Return the part of the time until the next change that is left after a restart."""
+    """Return the fraction of the time until the next change that is left after a restart."""
     until = np.maximum(np.minimum(horizon_s, remaining_s + restart_s), restart_s)
     return np.asarray(1 - restarting_s / until) if restart_s else np.ones_like(np.asarray(remaining_s))
 

@@ -1,7 +1,7 @@
-"""Schedulers of a simulated pool: jobs as they were submitted, and the elastic policy, which measures what it needs.
+"""Schedulers of a simulated pool: FIFO, and the elastic policy with measured speeds.
 
-For each kind of job, the elastic scheduler gets the number of steps with each batch, and the batches that fit into a
-GPU. It learns speeds from the jobs that it runs, and uses them for later jobs of the same kind.
+For each model, the elastic scheduler gets the number of steps with each batch, and the batches that fit into a GPU. It
+measures the speeds of running jobs, and uses them for later jobs of the same model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ffdl_batch.elastic.throughput_model import Measurement
 from ffdl_batch.host.fast_dataclass import dataclass
 
 GROWTH = 4
-"""Maximum GPUs of a job, as a multiple of the largest measured number: predictions far beyond it are unreliable."""
+"""Maximum GPUs of a job, as a multiple of the largest measured number. Predictions far beyond it are unreliable."""
 
 Batches = Callable[[Arrival, Model], Sequence[int]]
 """Returns the batches that a job may have."""
@@ -33,7 +33,7 @@ def free_batches(_arrival: Arrival, model: Model) -> Sequence[int]:
 
 
 def submitted_batch(arrival: Arrival, _model: Model) -> Sequence[int]:
-    """Return the batch that the owner asked for."""
+    """Return the submitted batch."""
     return [arrival.batch]
 
 
@@ -48,18 +48,18 @@ def largest_batch(_arrival: Arrival, model: Model) -> Sequence[int]:
 
 
 def random_batch(arrival: Arrival, model: Model) -> Sequence[int]:
-    """Return a random batch, always the same for the same job."""
+    """Return a random batch, always the same one for the same job."""
     return [random.Random(arrival.job).choice(sorted(model.iterations))]  # noqa: S311 - no secret
 
 
 class Fifo:
-    """Runs jobs as they were submitted, in their order."""
+    """Runs jobs as submitted, in the order of submission."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
 
     def decide(self, jobs: Sequence[LiveJob]) -> list[Target]:
-        """Start the next jobs while all of their GPUs are free."""
+        """Start the next jobs as long as all of their GPUs are free."""
         free = self._gpus - sum(job.gpus for job in jobs)
         targets = []
         for job in jobs:
@@ -75,19 +75,19 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What a scheduler knows of its GPUs."""
+    """Properties of the pool that a scheduler knows."""
 
     gpus: int = 64
     node_gpus: int = 4
     restart_s: float = 30.0
-    """What a change costs."""
+    """Cost of a change."""
     most_for_job: int = 64
-    """GPUs of one job."""
+    """Maximum number of GPUs of one job."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Choices:
-    """The ways to run one kind of job: rows are batches, columns are numbers of GPUs from 0."""
+    """The possible sizes of a model: rows are batches, columns are numbers of GPUs from 0."""
 
     batches: tuple[int, ...]
     gpus: npt.NDArray[np.int64]
@@ -99,7 +99,7 @@ class _Choices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Whole:
-    """A whole job with the best of the batches it may have, for each number of GPUs."""
+    """The duration of a whole job with its best permitted batch, for each number of GPUs."""
 
     seconds: Floats
     batch: npt.NDArray[np.int64]
@@ -107,7 +107,7 @@ class _Whole:
 
 
 class Elastic:
-    """Gives GPUs by :mod:`ffdl_batch.elastic.policy`, with speeds that it has measured."""
+    """Allocates GPUs with :mod:`ffdl_batch.elastic.policy`, based on measured speeds."""
 
     def __init__(self, models: Mapping[str, Model], pool: Pool, rules: Rules, batches: Batches = free_batches) -> None:
         self._models, self._pool, self._rules, self._batches = models, pool, rules, batches
@@ -116,7 +116,7 @@ class Elastic:
         self._whole: dict[tuple[str, tuple[int, ...]], _Whole] = {}
 
     def decide(self, jobs: Sequence[LiveJob]) -> list[Target]:
-        """Take the measurements of the last interval into account, and return the size of each job."""
+        """Add the measurements of the last interval, and return the size of each job."""
         for job in jobs:
             if job.measured_step_s is not None:
                 self._measure(job, job.measured_step_s)
@@ -160,7 +160,7 @@ class Elastic:
         model, choices = self._models[arrival.model], self._choices[arrival.model]
         permitted = tuple(self._batches(arrival, model))
         if not self._measured[arrival.model].most_gpus and arrival.batch in permitted:
-            permitted = (arrival.batch,)  # nothing is known that could be better than what the owner asked for
+            permitted = (arrival.batch,)  # without measurements, no batch is known to be better
         key = (arrival.model, permitted)
         if key not in self._whole:
             by_batch = self._step_times(arrival.model) * np.array(
@@ -172,7 +172,7 @@ class Elastic:
         return self._whole[key]
 
     def _step_times(self, model: str) -> Floats:
-        """Return the predicted seconds of a step, inf where that is not permitted."""
+        """Return the predicted seconds of a step; inf for sizes that are not permitted."""
         choices = self._choices[model]
         step_s = np.full(choices.permitted.shape, math.inf)
         asked = choices.permitted

@@ -1,8 +1,9 @@
-"""Simulate a pool of GPUs: jobs arrive, a scheduler gives them GPUs, and they progress at their true speeds.
+"""Simulate a pool of GPUs: jobs arrive, a scheduler allocates GPUs to them, and they progress at their true speeds.
 
-The simulator knows the true speeds; a scheduler sees only what is measured while jobs run. Progress is the sum over the
-steps of 1 / iterations(batch), and a job is done when that reaches its work, usually 1. A change, the first start
-included, holds the GPUs of a job for the restart cost without progress. A scheduler decides at fixed intervals. Pure.
+The simulator knows the true speeds. A scheduler gets only what is measured while jobs run. Progress is the sum over the
+steps of 1 / iterations(batch). A job is done when its progress reaches its work, usually 1. After a change, including
+the first start, a job holds its GPUs without progress for the restart cost. A scheduler decides at fixed intervals.
+Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A job that is submitted, with the size that its owner asked for."""
+    """A job that is submitted, with its requested size."""
 
     job: str
     submitted_s: float
@@ -27,25 +28,25 @@ class Arrival:
     batch: int
     tenant: str = ""
     work: float = 1.0
-    """How much longer it is than a job with the steps that are known of its kind."""
+    """Length of the job, as a multiple of the number of steps of its model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is known of a kind of job before it runs."""
+    """What is known about a model before its jobs run."""
 
     iterations: Mapping[int, int]
     """Steps of a whole job with each batch."""
     smallest_local: int
-    """Samples of one GPU and pass."""
+    """Minimum number of samples per GPU and pass."""
     largest_local: int
 
 
 class Truth(Protocol):
-    """The real step times."""
+    """The true step times."""
 
     def step_s(self, model: str, gpus: int, batch: int) -> float:
-        """Return the seconds of a step, inf if the job cannot run so."""
+        """Return the seconds of a step; inf if the job cannot run at this size."""
 
 
 @dataclass(slots=True)
@@ -54,20 +55,20 @@ class LiveJob:
 
     arrival: Arrival
     left: float
-    """What is still to do of its work."""
+    """Remaining work."""
     gpus: int = 0
     batch: int = 0
     restarting_s: float = 0.0
-    """What is left of a restart."""
+    """Remaining seconds of a restart."""
     measured_step_s: float | None = None
-    """In the last interval, if the job made progress."""
+    """Measured in the last interval, if the job made progress."""
 
 
 class Scheduler(Protocol):
-    """Decides about sizes."""
+    """Decides the sizes of jobs."""
 
     def decide(self, jobs: Sequence[LiveJob]) -> list[Target]:
-        """Return the size of each job, in the order of the jobs, which is that of their submission."""
+        """Return the size of each job in the order of `jobs`, which is the order of submission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +81,17 @@ class Setting:
     noise: float = 0.1
     """Measured speeds are the true ones times a random factor between 1 - noise and 1 + noise."""
     failures_per_gpu_hour: float = 0.0
-    """A failed job starts again from its last checkpoint."""
+    """A failed job restarts from its last checkpoint."""
     checkpoint_s: float = 600.0
-    """Time between checkpoints. A change makes one too."""
+    """Time between checkpoints. A change also writes one."""
     until_s: float = math.inf
-    """When the simulation ends, even if jobs still run."""
+    """When the simulation ends, even if jobs are still running."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From this time on, a job has so many GPUs. 0 = it waits or has ended."""
+    """The GPUs that a job has from this time on. 0 = it waits or has ended."""
 
     time_s: float
     job: str
@@ -100,7 +101,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened."""
+    """The result of a simulation."""
 
     changes: tuple[Change, ...]
     completed_s: Mapping[str, float]
@@ -116,7 +117,7 @@ def simulate(
     setting: Setting,
     watch: Callable[[float, Sequence[LiveJob]], None] = lambda _now, _jobs: None,
 ) -> Run:
-    """Return what happens until all jobs have ended. `watch` is called after each decision."""
+    """Simulate until all jobs have ended or the time is over. `watch` is called after each decision."""
     world = _World(models, truth, setting)
     waiting = sorted(arrivals, key=lambda one: one.submitted_s)[::-1]
     now = 0.0
@@ -143,9 +144,9 @@ class _World:
         self._since_checkpoint: dict[str, float] = {}
 
     def apply(self, now: float, targets: Sequence[Target]) -> None:
-        """Give the jobs their sizes. Raises ValueError if they are more than the pool has."""
+        """Set the sizes of the jobs. Raises ValueError if they exceed the pool."""
         if (total := sum(target.gpus for target in targets)) > self._setting.gpus:
-            raise ValueError(f"{total} GPUs were given away, and the pool has {self._setting.gpus}")
+            raise ValueError(f"{total} GPUs were allocated, but the pool has {self._setting.gpus}")
         for job, target in zip(self.live, targets, strict=True):
             if (job.gpus, job.batch) != (target.gpus, target.batch):
                 job.gpus, job.batch = target.gpus, target.batch

@@ -1,8 +1,8 @@
-"""Predict the step times of one kind of job: the formula, corrected near the sizes that were measured.
+"""Predict the step times of one kind of job: a formula, corrected near the measured sizes.
 
-The formula of :mod:`ffdl_batch.elastic.throughput_model` smooths what one size has of its own, such as a batch that
-suits a GPU badly. A size that was measured keeps that, and sizes like it keep some of it: the differences between
-measurements and formula are interpolated (a Gaussian process).
+The formula of :mod:`ffdl_batch.elastic.throughput_model` is smooth. It misses peculiarities of single sizes, such as a
+batch that suits a GPU badly. A Gaussian process interpolates the differences between measurements and formula, so
+predictions are accurate at measured sizes, and improve at similar ones.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ffdl_batch.elastic.throughput_model import (
 GUESS = Measurement(nodes=1, gpus=1, local_batch=1, step_s=0.1)
 """Used for a job without measurements."""
 ALIKE = 0.7
-"""GPUs and batches that differ by this many powers of two are alike."""
+"""Length scale of similarity for GPUs and batches, in powers of two."""
 NODE_DISTANCE = 2.0
-"""How unlike one node and several are, in the same unit."""
+"""Distance between one node and several nodes, in length scales."""
 
 _Key = tuple[int, int, int, int]
 
 
 class StepTimes:
-    """What was measured of one kind of job on one GPU type."""
+    """Measured step times of one kind of job on one GPU type."""
 
     def __init__(self) -> None:
         self._sums: dict[_Key, tuple[int, float]] = {}
@@ -54,10 +54,10 @@ class StepTimes:
         return self._model is None
 
     def add(self, measurement: Measurement) -> None:
-        """Take a measurement into account.
+        """Add a measurement.
 
-        The model is fitted again if the size is new, or if its number of measurements has doubled: more of the same
-        change little.
+        The model is fitted again only if the size is new, or if its number of measurements has doubled: further
+        measurements of the same size change little.
         """
         key = (measurement.nodes, measurement.gpus, measurement.local_batch, measurement.passes)
         count, total = self._sums.get(key, (0, 0.0))
@@ -66,7 +66,7 @@ class StepTimes:
             self._model = None
 
     def predict(self, nodes: ArrayLike, gpus: ArrayLike, local_batch: ArrayLike, passes: ArrayLike = 1) -> Prediction:
-        """Return the seconds of steps, which may be arrays. Without a measurement, only their ratios mean something."""
+        """Return the seconds of steps. Arguments may be arrays. Without a measurement, only ratios are meaningful."""
         model = self._model or self._fit()
         prediction = model.predict(nodes, gpus, local_batch, passes)
         if not self._sums:

@@ -1,7 +1,7 @@
 """Generate models, step times and arrivals of synthetic jobs with the formula of the throughput model.
 
-They stand for the settings of arXiv 2006.13878: jobs that compute, jobs that exchange gradients, jobs between the two,
-and a mixture. As there, every batch in the range reaches the same accuracy with the same number of samples. Pure.
+They model the settings of arXiv 2006.13878: compute-bound, communication-bound, balanced and mixed jobs. As in the
+paper, every batch in the range reaches the same accuracy with the same number of samples. Pure.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ffdl_batch.elastic.throughput_model import Parameter, ThroughputModel
 from ffdl_batch.host.fast_dataclass import dataclass
 
 REFERENCE_LOCAL = 32
-"""Samples of one GPU, for which the parameters hold."""
+"""Samples per GPU for which the parameters hold."""
 BATCHES = (32, 64, 128, 256, 512, 1024, 2048)
 SMALLEST_LOCAL, LARGEST_LOCAL = 4, 64
 SAMPLES = 576_000
-"""Of a job with work 1: about an hour on one GPU."""
+"""Number of samples of a job with work 1: about an hour on one GPU."""
 STEP_S = 0.2
-"""Of one GPU with the reference batch."""
+"""Step time of one GPU with the reference batch."""
 GROWING_SHARE = 0.75
-"""The part of it that grows with the batch."""
+"""Fraction of STEP_S that grows with the batch."""
 
 
 class Scaling(StrEnum):
@@ -37,7 +37,7 @@ class Scaling(StrEnum):
 
 
 _EXCHANGE = {Scaling.COMPUTE: (0.03, 2.0), Scaling.BALANCED: (0.2, 4.0), Scaling.COMMUNICATION: (0.6, 5.0)}
-"""The exchange of two GPUs as a share of the step, and how much slower it is between nodes."""
+"""Gradient exchange of two GPUs as a fraction of the step, and how many times slower it is between nodes."""
 
 
 class SyntheticTimes:
@@ -63,7 +63,7 @@ def usual_batch(gpus: int) -> int:
 
 
 def work_of(duration_s: float, times: SyntheticTimes, model: str, gpus: int, batch: int) -> float:
-    """Return the work of a job that takes so long with this size."""
+    """Return the work of a job that takes `duration_s` at this size."""
     return duration_s / (times.step_s(model, gpus, batch) * math.ceil(SAMPLES / batch))
 
 
@@ -77,19 +77,19 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which jobs to make."""
+    """Which jobs to generate."""
 
     pattern: Pattern
     scaling: Scaling | None
     """None = a mixture."""
     gpus: int
-    """Of the pool. The number of jobs follows from it."""
+    """GPUs of the pool, which determine the number of jobs."""
     hours: float
     seed: int
 
 
 _LOAD = {Pattern.HIGH: 1.5, Pattern.LOW: 0.4, Pattern.BURSTY: 0.8}
-"""GPU-hours of the jobs as they are submitted, as a share of those of the pool."""
+"""GPU-hours of the jobs as submitted, as a fraction of those of the pool."""
 _GPUS = (1, 2, 4, 8, 16)
 _WEIGHTS = (8, 3, 3, 2, 1)
 _DURATIONS_S = (900, 14_400)
@@ -97,7 +97,7 @@ _BURST_S, _BURST_EVERY_S = 600, 7200
 
 
 def synthetic_arrivals(workload: Workload, times: SyntheticTimes) -> list[Arrival]:
-    """Return jobs in the order of their submission: sizes and lengths as in clusters, times by the pattern."""
+    """Return jobs in the order of submission, with random sizes and durations, and submission times by the pattern."""
     chance = random.Random(workload.seed)  # noqa: S311 - no secret
     sizes = [gpus for gpus in _GPUS if gpus <= workload.gpus]
     wanted_s = _LOAD[workload.pattern] * workload.gpus * workload.hours * 3600
@@ -120,7 +120,7 @@ def synthetic_arrivals(workload: Workload, times: SyntheticTimes) -> list[Arriva
 
 
 def _table(scaling: Scaling, most: int, node_gpus: int) -> dict[int, list[float]]:
-    """Return the seconds of a step by batch and number of GPUs, inf where a GPU would get too few samples."""
+    """Return the seconds of a step by batch and number of GPUs; inf if a GPU would get too few samples."""
     gpus = np.arange(1, most + 1)
     table = {}
     for batch in BATCHES:

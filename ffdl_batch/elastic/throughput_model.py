@@ -1,6 +1,6 @@
 """Predict how long a training step takes on any number of nodes and GPUs, from a few measured steps.
 
-A job has one model for each GPU type. Two times make a step:
+A job has one model for each GPU type. A step consists of two times:
 
     compute  = fixed + per_sample * local_batch
     exchange = 0                                                              on one GPU
@@ -12,9 +12,9 @@ A job has one model for each GPU type. Two times make a step:
 The exchange of gradients overlaps with computing: not at all if p = 1, completely if p is large (as in Pollux, OSDI
 2021). On two nodes, both directions of a ring use the same pair of network links.
 
-The parameters have priors that say what is usual for GPUs, so that one measurement is enough for a first guess. The
+The parameters have priors with typical values for GPUs, so that one measurement is enough for a first estimate. The
 priors are the same for all jobs and clusters, and wide: for times, their standard deviations are factors of 3 to 20.
-`fit` takes milliseconds: to correct a model, fit it again with the new measurement too.
+`fit` takes milliseconds. To correct a model, fit it again with all measurements.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from ffdl_batch.host.fast_dataclass import dataclass
 FloatArray = NDArray[np.float64]
 
 MISFIT = 0.07
-"""How far the formula is from the true mean of a size, as a relative standard deviation."""
+"""Error of the formula for the true mean of a size, as a relative standard deviation."""
 NOISE = 0.05
-"""How far one measurement is from the mean of its size, as a relative standard deviation."""
+"""Error of one measurement for the mean of its size, as a relative standard deviation."""
 SPLIT_NOISE = 0.15
-"""The same for step_s - sync_s: learners that wait for others count that as exchange."""
+"""The same for step_s - sync_s: learners count waiting for others as exchange."""
 MOST_ROUNDS = 60
-"""Of the search. It needs 33 for the hardest measured cases, and more only for times that no formula fits."""
+"""Maximum rounds of the search. The hardest measured cases need 33; only times that the formula cannot fit need
+more."""
 
 
 class Size(NamedTuple):
@@ -49,14 +50,14 @@ class Size(NamedTuple):
 
     nodes: int
     gpus: int
-    """On all nodes together."""
+    """GPUs on all nodes together."""
     local_batch: int
-    """Samples for each GPU and pass."""
+    """Samples per GPU and pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The mean time of some steps of one size. Raises ValueError if the times contradict each other."""
+    """The mean time of some steps at one size. Raises ValueError if the times contradict each other."""
 
     nodes: int
     gpus: int
@@ -69,9 +70,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         if not (self.sync_s or 0.0) < self.step_s < math.inf:
-            raise ValueError(
-                f"a step cannot take {self.step_s} s, {self.sync_s} s of them for the exchange of gradients"
-            )
+            raise ValueError(f"a step cannot take {self.step_s} s with a gradient exchange of {self.sync_s} s")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +81,7 @@ class Prediction:
     relative_std: FloatArray
     """The standard deviation of the true step time, as a fraction of `step_s`."""
     extrapolates: NDArray[np.bool_]
-    """Whether nodes, GPUs or local batch are outside what was measured."""
+    """Whether nodes, GPUs or local batch are outside the measured range."""
 
 
 class Parameter(IntEnum):
@@ -103,7 +102,7 @@ _PRIOR = {  # mean, standard deviation
     Parameter.COMPUTE: (0.0, 3.0),  # the mean is that of the measured steps
     Parameter.SHARE: (1.0, 2.0),  # three quarters: a batch that users choose keeps a GPU busy
     Parameter.FIRST_PAIR: (math.log(0.1), 1.5),
-    Parameter.IN_NODE: (0.5, 0.5),  # between a switch (0) and one shared bus (1)
+    Parameter.IN_NODE: (0.5, 0.5),  # between a switch (0) and a shared bus (1)
     Parameter.BOUNDARY: (math.log(5.0), 1.0),  # a network against NVLink or PCIe
     Parameter.NODES: (0.25, 0.25),  # between bandwidth (0) and latency (1) of a ring
     Parameter.GPUS_PER_NODE: (0.25, 0.25),  # between one ring through all GPUs (0) and one for each (1)
@@ -177,12 +176,13 @@ def fit(measurements: Sequence[Measurement]) -> ThroughputModel:
 
 
 def choose_profile(sizes: Sequence[Size]) -> list[Size]:
-    """Return at most eight of the sizes, which together show all parts of the formula.
+    """Return at most eight of the sizes, which together determine all parameters of the formula.
 
-    The smallest and the largest batch on one GPU separate the fixed time from the time per sample. A full node shows
-    the exchange within a node, which a small batch does not hide. Then comes one half of a 2 x 2 x 2 design: two or
-    most nodes, one GPU or all GPUs of each, smallest or middle batch. In this half, the effect of one factor cannot be
-    mistaken for that of another. The last size is near the centre of the design. Large batches hide the exchange.
+    The smallest and the largest batch on one GPU separate the fixed time from the time per sample. A full node with the
+    smallest batch shows the exchange within a node, because only large batches hide it. The next four sizes are a half
+    fraction of a 2 x 2 x 2 design: two or most nodes, one GPU or all GPUs of each, smallest or middle batch. In this
+    half, the effect of one factor cannot be mistaken for that of another. The last size is near the centre of the
+    design.
     """
     most_nodes = max(size.nodes for size in sizes)
     per_node = max(size.gpus / size.nodes for size in sizes)
@@ -213,7 +213,7 @@ class _Merged:
     passes: FloatArray
     log_step: FloatArray
     log_compute: FloatArray
-    """Of one pass. NaN if the exchange is unknown, or if there is none."""
+    """Compute time of one pass. NaN if the exchange is unknown, or if there is none."""
     std: FloatArray
     """Of `log_step`."""
 
@@ -274,7 +274,7 @@ def _evaluate(parameters: FloatArray, sizes: FloatArray, passes: FloatArray, ref
 
 
 def _exchange_slopes(nodes: FloatArray, gpus: FloatArray) -> FloatArray:
-    """Return the factors of the parameters in the logarithm of the exchange, which is linear in them."""
+    """Return the coefficients of the parameters in the logarithm of the exchange time, which is linear in them."""
     slopes = np.zeros((*nodes.shape, len(Parameter)))
     between = nodes > 1
     slopes[..., Parameter.COMPUTE] = 1

@@ -1,8 +1,7 @@
-"""Read jobs for a simulation from CSV: with their models, or as clusters publish them, recognised by the header.
+"""Read jobs for a simulation from CSV: jobs with models, or a trace of a cluster. The header determines the format.
 
-Tables of clusters have the time that a job took and no model. A job then gets a kind of scaling, and as much work as
-takes that time on its GPUs. Times count from the first submission. Jobs without GPUs or without a duration are left
-out.
+A trace has the duration of each job, but no model. Each job gets a synthetic model, and the work that takes this
+duration on its GPUs. Times count from the first submission. Jobs without GPUs or without a duration are ignored.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ LONGEST_S = 10 * 365 * 86_400.0
 LATEST_S = 1e11
 
 ARRIVALS = ("job", "submitted_s", "model", "gpus", "batch")
-"""Our own: the jobs of measured or synthetic models."""
+"""Our own format: jobs of measured or synthetic models."""
 HELIOS = ("job_id", "gpu_num", "submit_time", "duration")
-"""SenseTime's clusters (github.com/S-Lab-System-Group/HeliosData)."""
+"""Traces of SenseTime's clusters (github.com/S-Lab-System-Group/HeliosData)."""
 PHILLY = ("jobid", "submitted_time", "start_time", "end_time", "gpus")
-"""Microsoft's cluster (github.com/msr-fiddle/philly-traces), one line for each job instead of its JSON."""
+"""Trace of Microsoft's cluster (github.com/msr-fiddle/philly-traces), as CSV with one line per job."""
 USAGE = ("job", "submitted", "learners", "gpus_per_learner", "gpu_hours")
-"""What `ffdl report usage --format csv` writes."""
+"""Output of `ffdl report usage --format csv`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class _Job:
 
 
 def read_arrivals(path: Path, models: Mapping[str, Model], most_gpus: int) -> list[Arrival]:
-    """Read jobs of these models. Raises DamagedTable, also for a job with more than `most_gpus`, and OSError."""
+    """Read jobs of these models. Raises OSError, and DamagedTable, also for a job with more than `most_gpus`."""
     arrivals = {}
     for row in read_rows(path, ARRIVALS):
         name, model = row.text("job"), row.text("model")
@@ -60,14 +59,14 @@ def read_arrivals(path: Path, models: Mapping[str, Model], most_gpus: int) -> li
 
 
 def is_trace(path: Path) -> bool:
-    """Return whether the table is one of those that clusters publish. Raises DamagedTable and OSError."""
+    """Return whether the table is a trace of a cluster. Raises DamagedTable and OSError."""
     return _format_of(path) is not None
 
 
 def read_trace(path: Path, times: SyntheticTimes, most_gpus: int, scaling: Scaling | None, seed: int) -> list[Arrival]:
-    """Read jobs that ran on a cluster. `scaling` None = each job gets one by chance.
+    """Read jobs that ran on a cluster. `scaling` None = a random one for each job.
 
-    Raises DamagedTable, also for a job with more than `most_gpus`, and OSError.
+    Raises OSError, and DamagedTable, also for a job with more than `most_gpus`.
     """
     chosen = _format_of(path)
     if chosen is None:
@@ -89,7 +88,7 @@ def read_trace(path: Path, times: SyntheticTimes, most_gpus: int, scaling: Scali
 
 def _fitting(row: Row, job: str, gpus: int, most: int) -> int:
     if gpus > most:
-        cause = f"job {quoted(job)} has {gpus} GPUs, and the pool has {most}"
+        cause = f"job {quoted(job)} has {gpus} GPUs, but the pool has {most}"
         raise row.error(cause, f"simulate with --gpus {gpus} or more, or remove the line")
     return gpus
 
@@ -135,7 +134,7 @@ _FORMATS: tuple[tuple[tuple[str, ...], _Reader], ...] = ((HELIOS, _helios), (PHI
 
 
 def _format_of(path: Path) -> tuple[tuple[str, ...], _Reader] | None:
-    """Return the columns of the format that the header has, and its reader; None for our own arrivals."""
+    """Return the columns and the reader of the trace format that matches the header; None if none does."""
     header = read_header(path)
     for columns, reader in _FORMATS:
         if set(columns) <= set(header):

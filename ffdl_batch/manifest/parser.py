@@ -129,11 +129,14 @@ _NOT_SET: dict[Place, tuple[str, str]] = {
     ("framework", "name"): ("Framework name is not set", "write `name: ` under framework, as tensorflow or custom"),
     ("framework", "version"): ("Framework version is not set", "write `version: ` under framework"),
     ("framework", "command"): ("Training command is not set", "write `command: ` under framework"),
-    (*_ELASTIC, "max_learners"): ("this is not set", "write the largest number of learners that the job can use"),
+    (*_ELASTIC, "max_learners"): ("this is not set", "write the maximum number of learners that the job can use"),
     (*_ELASTIC, "batch"): ("this is not set", "write batch: {min: 32, max: 512, per_gpu_max: 64}, for example"),
-    (*_ELASTIC, "batch", "min"): ("this is not set", "write the least batch of all GPUs together"),
-    (*_ELASTIC, "batch", "max"): ("this is not set", "write the largest batch of all GPUs together"),
-    (*_ELASTIC, "batch", "per_gpu_max"): ("this is not set", "write the largest batch that one GPU can hold"),
+    (*_ELASTIC, "batch", "min"): ("this is not set", "write the minimum batch of all GPUs together"),
+    (*_ELASTIC, "batch", "max"): ("this is not set", "write the maximum batch of all GPUs together"),
+    (*_ELASTIC, "batch", "per_gpu_max"): (
+        "this is not set",
+        "write the largest batch that fits into the memory of one GPU",
+    ),
 }
 
 

@@ -78,7 +78,7 @@ class StopsMany(Protocol):
 
 @runtime_checkable
 class ShrinksJobs(Protocol):
-    """A backend that can make a running job smaller in place."""
+    """A backend that can shrink a running job in place."""
 
     def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
         """Release all nodes of the running job except `nodes`, on which its first learners run, in their order. The

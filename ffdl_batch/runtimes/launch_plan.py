@@ -181,8 +181,8 @@ class MetricPlan:
 
 
 def plan_metrics(spec: JobSpec, python: str, controller: tuple[str, ...], staging: tuple[str, ...] = ()) -> MetricPlan:
-    """Plan which program collects the metrics on the nodes. That of an elastic job without metrics of its own collects
-    what the learners report.
+    """Plan which program collects the metrics on the nodes. An elastic job without evaluation_metrics gets a collector
+    for the reports of its learners.
 
     `controller` is the argv after `python` that starts the controller. If it starts this installation and not an
     archive, nodes see the collectors too. Otherwise the installation that `staging` starts has them. An interpreter

@@ -1,7 +1,7 @@
-"""Store what scalers decide: the size of each elastic job's next attempt, their decisions, and which pools are paused.
+"""Store the state of scalers: the sizes of elastic jobs, recorded decisions, and paused pools.
 
-A scaler writes only while it holds the lease of its pool. Each size is written with the change of its job, so no crash
-separates them.
+A scaler writes only while it holds the lease of its pool. Each size is written in the same transaction as the change of
+its job, so a crash cannot separate them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEAST_BETWEEN_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class NamedLease:
-    """A lease that the caller took."""
+    """A lease that the caller holds."""
 
     name: str
     token: str
@@ -43,7 +43,7 @@ class NamedLease:
 
 @dataclass(frozen=True, slots=True)
 class ElasticJob:
-    """A job, with the size that a scaler gave it; None if no scaler did."""
+    """A job, and the size that a scaler gave it; None if no scaler did."""
 
     job: Job
     size: JobSize | None
@@ -63,13 +63,13 @@ _SIZE_COLUMNS = tuple(ELASTIC_SIZES.c[part.name] for part in fields(JobSize))
 
 
 class ElasticStore:
-    """What scalers store. Each method is a transaction, and raises the same errors as the store."""
+    """The stored state of scalers. Each method is one transaction, and raises the same errors as the store."""
 
     def __init__(self, database: Database, reader: JobReader) -> None:
         self._database, self._reader = database, reader
 
     def jobs(self) -> list[ElasticJob]:
-        """Return all elastic jobs that have not ended or are halted for another size, oldest first. Only jobs that have
+        """Return all elastic jobs that have not ended, or are halted to be resized, oldest first. Only jobs that have
         changed since the last call are read in full."""
         is_halted = and_(JOBS.c.state == JobState.HALTED.value, ELASTIC_SIZES.c.state == SizeState.HALTING.value)
         query = (
@@ -90,7 +90,7 @@ class ElasticStore:
         ]
 
     def sizes(self, ids: Collection[str]) -> dict[JobId, JobSize]:
-        """Return the sizes of those of `ids` that a scaler gave one."""
+        """Return the sizes of the jobs in `ids`, for jobs that a scaler gave a size."""
         found: dict[JobId, JobSize] = {}
         with self._database.reading() as connection:
             for chunk in chunks(ids):
@@ -100,7 +100,7 @@ class ElasticStore:
         return found
 
     def halted(self) -> list[Job]:
-        """Return the jobs that are halted for another size."""
+        """Return the jobs that are halted to be resized."""
         query = select(*JOB_COLUMNS).join_from(ELASTIC_SIZES, JOBS, JOBS.c.id == ELASTIC_SIZES.c.job_id)
         halting = ELASTIC_SIZES.c.state == SizeState.HALTING.value
         with self._database.reading() as connection:
@@ -113,7 +113,7 @@ class ElasticStore:
             return connection.execute(select(ELASTIC_SIZES.c.job_id).limit(1)).first() is not None
 
     def shrinking(self) -> list[ElasticJob]:
-        """Return the running jobs whose present attempt shrinks in place."""
+        """Return the running jobs whose current attempt is shrinking in place."""
         query = select(*JOB_COLUMNS, *_SIZE_COLUMNS).join_from(ELASTIC_SIZES, JOBS, JOBS.c.id == ELASTIC_SIZES.c.job_id)
         is_now = and_(ELASTIC_SIZES.c.attempt == JOBS.c.attempt, JOBS.c.state == JobState.PROCESSING.value)
         with self._database.reading() as connection:
@@ -122,7 +122,7 @@ class ElasticStore:
         return [ElasticJob(self._reader.job(row[:width]), _size(row[width:])) for row in rows]
 
     def forget_ended(self) -> int:
-        """Delete the sizes of jobs that have ended; return how many there were."""
+        """Delete the sizes of jobs that have ended. Return the number of deleted sizes."""
         ended = select(JOBS.c.id).where(JOBS.c.id == ELASTIC_SIZES.c.job_id, JOBS.c.state.not_in(_LIVE))
         halting = and_(ELASTIC_SIZES.c.state == SizeState.HALTING.value, JOBS.c.state == JobState.HALTED.value)
         gone = select(ELASTIC_SIZES.c.job_id).where(ended.where(~halting).exists())
@@ -140,8 +140,11 @@ class ElasticStore:
     def change(
         self, lease: NamedLease | None, job: Job, change: Change, size: JobSize, instead_of: JobSize | None
     ) -> Job | None:
-        """Change the job and its size together. Return None, and write nothing, if another scaler holds the lease, the
-        job has changed, or its size is not at the stage of `instead_of`. `lease` None = no lease is checked."""
+        """Change the job and its size together.
+
+        Return None, and write nothing, if another scaler holds the lease, if the job has changed, or if its size is not
+        at the stage of `instead_of`. `lease` None = do not check a lease.
+        """
         with self._database.writing() as connection:
             if lease is not None and not _is_held(connection, lease):
                 return None
@@ -156,8 +159,8 @@ class ElasticStore:
         return next(iter(updated), None)
 
     def withdraw(self, job_id: str) -> bool:
-        """End a change of size that has not begun the next attempt, because the owner halts the job. Return whether
-        there was one."""
+        """Withdraw a change of size whose next attempt has not begun, because the owner halts the job. Return whether
+        there was such a change."""
         with self._database.writing() as connection:
             return withdraw(connection, job_id)
 
@@ -187,7 +190,8 @@ class ElasticStore:
         return True
 
     def decisions(self, pool: str, limit: int = KEPT) -> Iterator[StoredDecision]:
-        """Yield the last decisions of a pool, oldest first. One query for each, because a decision may be large."""
+        """Yield the last decisions about a pool, oldest first. Runs one query per decision, because each can be
+        large."""
         table = ELASTIC_DECISIONS
         times = select(table.c.at).where(table.c.pool == pool).order_by(table.c.at.desc()).limit(limit)
         with self._database.reading() as connection:
@@ -200,13 +204,13 @@ class ElasticStore:
                 yield StoredDecision(pool, at, _unpacked(row[0]), row[1])
 
     def paused(self) -> dict[str, float]:
-        """Return since when each paused pool is paused."""
+        """Return the paused pools, and when each was paused."""
         with self._database.reading() as connection:
             rows = connection.execute(select(ELASTIC_POOLS.c.name, ELASTIC_POOLS.c.paused_at)).all()
         return {row[0]: row[1] for row in rows}
 
     def pause(self, pool: str, at: float) -> None:
-        """Pause a pool; nothing changes if it is paused."""
+        """Pause a pool. If it is already paused, do nothing."""
         with self._database.writing() as connection:
             known = select(ELASTIC_POOLS.c.name).where(ELASTIC_POOLS.c.name == pool)
             if connection.execute(known).first() is None:

@@ -84,21 +84,21 @@ class Attempt:
 
 
 class SizeState(StrEnum):
-    """How far a change of size is."""
+    """Stage of a change of size."""
 
     HALTING = "halting"
-    """The present attempt is asked to end. When the job is HALTED, the scaler resumes it."""
+    """The current attempt is being halted. When the job is HALTED, the scaler resumes it."""
     ADMITTED = "admitted"
     """The deployer may submit the attempt."""
     SHRINKING = "shrinking"
-    """Learners leave the present attempt. When their nodes are released, the attempt has the size."""
+    """Learners are leaving the current attempt. When their nodes are released, the attempt has the size."""
     WITHDRAWN = "withdrawn"
-    """The owner has halted the job meanwhile."""
+    """The owner halted the job during the change, or the job waits for GPUs of its pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """The size that a scaler gave to a job last."""
+    """The last size that a scaler gave to a job."""
 
     job_id: JobId
     state: SizeState
@@ -108,7 +108,7 @@ class JobSize:
     """0 = the job waits."""
     global_batch: int
     requested_at: float
-    """When the scaler decided it."""
+    """When the scaler decided on this size."""
     restart_s: float | None = None
     """Duration of the last change, from its request to the first report after it. None = unknown."""
 

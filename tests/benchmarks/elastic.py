@@ -1,4 +1,4 @@
-"""Policies that share a pool of GPUs among elastic jobs: measured jobs, and the setting of arXiv 2006.13878.
+"""Compare policies that divide a pool of GPUs among elastic jobs: measured jobs, and the setting of arXiv 2006.13878.
 
 Measured jobs: the two published sets of arrivals, and four that are drawn from their jobs and hours. Completion times
 are recomputed from the timelines by the rules of the data alone, and the run fails if they differ from the simulator's.
@@ -42,7 +42,7 @@ from tests.unit.elastic.recomputed import DATA
 
 NAME = "elastic"
 POLLUX_S = {"arrivals-1": 2089.0, "arrivals-2": 3323.0}
-"""Mean completion that Pollux's authors publish for the two sets."""
+"""Mean completion times that the authors of Pollux publish for the two sets."""
 RESAMPLED = 4
 PAPER = Setting(gpus=400, interval_s=600.0, until_s=8 * 3600.0)
 PAPER_BASELINES = (Policy.BASELINE_MIN, Policy.BASELINE_MAX, Policy.BASELINE_RANDOM)
@@ -155,7 +155,7 @@ def _published(outcomes: Mapping[str, Mapping[str, Outcome]], batches: str) -> l
 
 
 def _criteria(outcomes: Mapping[str, Mapping[str, Outcome]], batches: str) -> list[Figure]:
-    """Return geometric means over all sets, and the worst slow-downs."""
+    """Return geometric means over all sets, and the worst slowdowns."""
 
     def ratio(measure: str, over: str, under: str, of: Callable[[Outcome], float], aim: str) -> Figure:
         found = {name: of(some[over]) / of(some[under]) for name, some in outcomes.items()}
@@ -175,7 +175,7 @@ def _criteria(outcomes: Mapping[str, Mapping[str, Outcome]], batches: str) -> li
     for baseline, aim in ((Policy.FIFO.value, ">= 6"), ("completion, true speeds", ">= 1")):
         figures.append(ratio("mean completion", baseline, OURS, mean_s, aim))
     worst = [some[OURS].worst_slow_down for some in outcomes.values()]
-    figures.append(Figure(NAME, f"worst slow-down against equal sharing, {batches}", OURS, "", worst, "<= 3"))
+    figures.append(Figure(NAME, f"worst slowdown relative to equal sharing, {batches}", OURS, "", worst, "<= 3"))
     return figures
 
 

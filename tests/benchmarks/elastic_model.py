@@ -1,4 +1,4 @@
-"""How well the throughput model of elastic jobs predicts measured step times, from eight rows and from all rows.
+"""Measure how well the throughput model of elastic jobs predicts step times, fitted on eight rows and on all rows.
 
 The eight rows are chosen by nodes, GPUs and local batch alone. All other rows are predicted, those of uneven placements
 too. The same model fitted on all rows stands beside it.

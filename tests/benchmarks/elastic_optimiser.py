@@ -1,4 +1,4 @@
-"""How long the optimiser of elastic jobs takes on one core, how much more it finds than greedy, and its gap with types.
+"""Measure the optimiser of elastic jobs: its time on one core, its value compared with greedy, and its gap with types.
 
 Two kinds of values: throughput that falls at the boundaries of nodes, and the worst case, in which all jobs are alike
 and linear. Then every size is in some best allocation, and the dynamic programme has to add up all of them.

@@ -1,10 +1,10 @@
-"""Shrink the running Job of an attempt: a part of the adapter.
+"""Shrink the running Job of an attempt. Part of the adapter.
 
-The daemon writes the number of learners that stay to ``control.json``, and the adapter passes it to the pods. When the
-pods with the highest indexes have ended with success, their nodes are free, but the Job still counts these pods.
-`completions` and `parallelism` of an Indexed Job can only change together (kubernetes.io, "Elastic Indexed Jobs").
-A Job in a queue of Kueue is not changed: Kueue suspends a Job whose parallelism changes, and it releases the quota of
-ended pods anyway.
+The daemon writes the number of remaining learners to ``control.json``, and the adapter passes it to the pods. When the
+pods with the highest indexes have succeeded, their nodes are free, but the Job still counts these pods. `completions`
+and `parallelism` of an Indexed Job can only be changed together (kubernetes.io, "Elastic Indexed Jobs"). A Job in a
+Kueue queue must not be changed: Kueue suspends a Job whose parallelism changes, and releases the quota of ended pods
+anyway.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ShrinksInPlace(ABC):
 
     @abstractmethod
     def _synced(self) -> None:
-        """Return when the watch has seen all Jobs and pods."""
+        """Wait until the watch has seen all Jobs and pods."""
 
     def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
-        """See the capability. Each learner has a pod, so as many pods stay as there are `nodes`."""
+        """See the capability. Each learner has its own pod, so the number of remaining pods is that of `nodes`."""
         token, size = native_id.job, len(nodes)
         self._synced()
         job = self._watcher.job(token)
@@ -43,7 +43,7 @@ class ShrinksInPlace(ABC):
         pods = self._watcher.pods_by_token().get(token, [])
         leaving = sorted(pod["metadata"]["name"] for pod in pods if index_of(pod) >= size and not is_over(pod))
         if leaving:
-            raise NotNow(f"pods that leave Job {token} have not ended yet: {', '.join(leaving)}")
+            raise NotNow(f"pods to be removed from Job {token} have not ended yet: {', '.join(leaving)}")
         if self._settings.queue or job["spec"]["completions"] <= size:
             return
         try:

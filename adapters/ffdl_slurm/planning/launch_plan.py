@@ -159,11 +159,11 @@ def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeReque
 
 
 _MIXED = (
-    "batch.elastic.in_place: the nodes of the job may have GPUs of several types, so it is halted instead of shrinking "
-    "in place; set gpu_type"
+    "batch.elastic.in_place: the nodes of the job may have GPUs of several types, so ffdl halts it instead of "
+    "shrinking it in place; set gpu_type"
 )
-"""slurmctld 26.05.5 crashes (in gres_step_list_delete) at the end of a step with GPUs of different types if its job has
-released a node."""
+"""If a job has released a node, slurmctld 26.05.5 crashes (in gres_step_list_delete) at the end of a step with GPUs of
+several types."""
 
 
 def _hints(request: LaunchRequest, node: NodeRequest) -> tuple[str, ...]:

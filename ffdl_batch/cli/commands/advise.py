@@ -1,4 +1,4 @@
-"""``ffdl advise``: advise on the resources of a manifest, from earlier jobs like it."""
+"""``ffdl advise``: advise on the resources of a manifest, based on earlier jobs like it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MINUTES = 10
 @click.argument("manifest", type=click.Path(path_type=str, readable=False))
 @click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes.")
 @click.option(
-    "--profile", is_flag=True, help="Print commands of short runs that measure the throughput at several sizes."
+    "--profile", is_flag=True, help="Print commands for short runs that measure the throughput at several sizes."
 )
 @_ALLOW_FILE
 @_ALLOW_REFERENCES
@@ -49,7 +49,7 @@ def advise(*, manifest: str, profile: bool, as_json: bool, **given: Any) -> None
 
 
 def _print_profile(found: Advice, manifest: str) -> None:
-    """Print a command for each size. All of them keep the job's name, so that the runs are like it."""
+    """Print a command for each size. All of them keep the name of the job, so that advice can use the runs."""
     if not found.profile:
         raise click.UsageError(
             "--profile needs the extra elastic in the environment of the daemon; install it: "

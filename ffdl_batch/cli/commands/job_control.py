@@ -108,9 +108,14 @@ def _report(job: JobView, *, as_json: bool) -> None:
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
 @click.option("-G", "--gpus", type=Number(0), metavar="N", help="GPUs of each learner, from this attempt on.")
 @click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit of each attempt, from this one on.")
-@click.option("--learners", type=WholeNumber(1), metavar="N", help="Learners of an elastic job, from this attempt on.")
 @click.option(
-    "--batch", type=WholeNumber(1), metavar="N", help="Batch of all GPUs of an elastic job, from this attempt on."
+    "--learners", type=WholeNumber(1), metavar="N", help="Number of learners of an elastic job, from this attempt on."
+)
+@click.option(
+    "--batch",
+    type=WholeNumber(1),
+    metavar="N",
+    help="Batch of an elastic job (samples per step on all GPUs), from this attempt on.",
 )
 @click.option("-W", "--wait", "with_wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
 @json_option("Print JSON, one line per job.")

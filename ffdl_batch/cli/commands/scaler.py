@@ -26,7 +26,7 @@ def scaler() -> None:
 @scaler.command()
 @json_option()
 def status(*, as_json: bool) -> None:
-    """Show the pools, and the sizes of their jobs."""
+    """Show the pools and the sizes of their jobs."""
     with open_client() as client:
         pools = client.pools.status()
     if as_json:
@@ -41,7 +41,10 @@ def status(*, as_json: bool) -> None:
 @click.argument("job_id", metavar="ID")
 @json_option()
 def explain(job_id: str, *, as_json: bool) -> None:
-    """Show why a job has its size, according to the last decision about its pool."""
+    """Show why a job has its size.
+
+    The output has the sizes that the last decision about its pool compared.
+    """
     with open_client() as client:
         found = client.pools.explain(job_id)
     if as_json:
@@ -53,9 +56,10 @@ def explain(job_id: str, *, as_json: bool) -> None:
 @scaler.command()
 @click.argument("pool")
 def pause(pool: str) -> None:
-    """Stop decisions about a pool. Running jobs keep their sizes, and other jobs run as submitted.
+    """Stop decisions about a pool.
 
-    A change of size that has begun is finished.
+    Running jobs keep their sizes. Waiting jobs start with their last or submitted size. A change of size in progress is
+    finished.
     """
     with open_client() as client:
         client.pools.pause(pool)
@@ -77,7 +81,7 @@ def resume(pool: str) -> None:
 def replay(pool: str | None, *, as_json: bool) -> int:
     """Recompute recorded decisions from their stored inputs. Exit with status 1 if a result differs.
 
-    POOL is the name of a pool; default: all pools.
+    POOL is the name of a pool. Default: all pools.
     """
     with open_client() as client:
         decisions = client.pools.replay(pool)
@@ -93,7 +97,7 @@ def replay(pool: str | None, *, as_json: bool) -> int:
     return int(bool(different))
 
 
-_COLUMNS = ("ID", "NAME", "STATE", "LEARNERS", "GPUS", "BATCH", "WANTED", "REASON")
+_COLUMNS = ("ID", "NAME", "STATE", "LEARNERS", "GPUS", "BATCH", "TARGET", "REASON")
 
 
 def _print_pools(pools: Sequence[PoolView]) -> None:
@@ -106,7 +110,7 @@ def _print_pools(pools: Sequence[PoolView]) -> None:
         print_line("Objective", pool.objective)
         print_line("Problem", pool.problem)
         print_line("Paused", f"since {format_time(pool.paused_at)}" if pool.paused_at is not None else "")
-        print_line("Decided", format_time(pool.decided_at) if pool.decided_at is not None else "")
+        print_line("Last decision", format_time(pool.decided_at) if pool.decided_at is not None else "")
         print_line("Next decision", format_time(pool.next_at) if pool.next_at is not None else "")
         if pool.jobs:
             rows = [
@@ -127,7 +131,7 @@ def _print_explanation(found: SizeExplanation) -> None:
     print_line("After", wanted)
     print_line("Held", found.hold)
     print_line("Remaining", _duration(found.remaining_s) if found.remaining_s is not None else "")
-    print_line("Restart", f"{found.restart_s:.0f} s")
+    print_line("Restart cost", f"{found.restart_s:.0f} s")
     print_line("Rank", f"{found.rank} of {found.pool_jobs} (1 is the longest job)")
     print_table(
         ("GPUS", "BATCH", "REMAINING"),

@@ -1,4 +1,4 @@
-"""``ffdl simulate``: compare policies that share the GPUs of a pool, on measured, recorded or synthetic jobs."""
+"""``ffdl simulate``: compare policies that divide the GPUs of a pool, for measured, recorded or synthetic jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIXED = "mixed"
 SCALINGS = ("compute-bound", "balanced", "communication-bound", MIXED)
 PATTERNS = ("high", "low", "bursty")
 LAST_S = 366 * 86_400.0
-"""Maximum simulated time after the last submission: jobs that fail too often never end."""
+"""Maximum simulated time after the last submission, because jobs that fail too often never end."""
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _WRITTEN = click.Path(path_type=str)
 
@@ -50,7 +50,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Jobs:
-    """The jobs and what is true of them."""
+    """The jobs, their models and their true step times."""
 
     arrivals: Sequence[Arrival]
     models: dict[str, Model]
@@ -61,7 +61,7 @@ class _Jobs:
 @click.option(
     "--arrivals",
     type=_FILE,
-    help="CSV of jobs: job,submitted_s,model,gpus,batch; or a table of Philly, Helios or `ffdl report usage`.",
+    help="CSV file of jobs (job,submitted_s,model,gpus,batch), or a trace of Philly, Helios or `ffdl report usage`.",
 )
 @click.option(
     "--synthetic",
@@ -72,35 +72,36 @@ class _Jobs:
               help="Hours during which synthetic jobs arrive.")  # fmt: skip
 @click.option("--scaling", type=click.Choice(SCALINGS), default=MIXED, show_default=True,
               help="Bottleneck of jobs without measured step times.")  # fmt: skip
-@click.option("--throughput", type=_FILE, help="CSV of measured step times.")
-@click.option("--convergence", type=_FILE, help="CSV of the iterations that each model needs with each batch.")
+@click.option("--throughput", type=_FILE, help="CSV file of measured step times.")
+@click.option("--convergence", type=_FILE, help="CSV file of the steps that each model needs with each batch.")
 @click.option("--gpus", type=WholeNumber(1, 10_000), default=64, show_default=True, help="GPUs of the pool.")
 @click.option("--gpus-per-node", type=WholeNumber(1, 64), default=4, show_default=True, help="GPUs per node.")
 @click.option("--max-gpus", type=WholeNumber(1, 1024), default=64, show_default=True,
-              help="Maximum GPUs of one job, except with fifo.")  # fmt: skip
+              help="Maximum number of GPUs of one job, except with fifo.")  # fmt: skip
 @click.option("--interval", type=Number(1, 86_400), default=60.0, show_default=True,
               help="Seconds between decisions.")  # fmt: skip
 @click.option("--restart-cost", type=Number(0, 86_400), default=30.0, show_default=True,
-              help="Seconds without progress after a change, the first start included.")  # fmt: skip
+              help="Seconds without progress after each change, including the first start.")  # fmt: skip
 @click.option("--noise", type=Number(0, 0.9), default=0.1, show_default=True,
-              help="Largest relative error of a measured speed.")  # fmt: skip
+              help="Maximum relative error of a measured speed.")  # fmt: skip
 @click.option("--failures", type=Number(0, 1), default=0.0, show_default=True,
-              help="Failures per GPU and hour. A job then continues from its last checkpoint.")  # fmt: skip
+              help="Failures per GPU-hour. A failed job continues from its last checkpoint.")  # fmt: skip
 @click.option("--checkpoint-interval", type=Number(1, 86_400), default=600.0, show_default=True,
               help="Seconds between checkpoints.")  # fmt: skip
 @click.option("--window", metavar="SPAN", callback=read_span,
-              help="Stop this long after the first submission, such as 8h.")  # fmt: skip
+              help="End the simulation this long after the first submission, for example 8h.")  # fmt: skip
 @click.option("--seed", type=WholeNumber(0, 2**31), default=0, show_default=True,
-              help="Seed of errors, failures and synthetic jobs.")  # fmt: skip
+              help="Seed for measurement errors, failures and synthetic jobs.")  # fmt: skip
 @click.option("--policy", "policies", type=click.Choice([one.value for one in Policy]), multiple=True,
               help="Policy to simulate; repeatable.  [default: all]")  # fmt: skip
-@click.option("--smallest-batch", is_flag=True, help="Replace each submitted batch by the smallest of the model.")
+@click.option("--smallest-batch", is_flag=True, help="Replace each submitted batch with the smallest one of its model.")
 @click.option("--timeline", type=_WRITTEN, callback=check_written,
-              help="Write each change as CSV, of the first --policy or completion: time_s,job,gpus,batch.")  # fmt: skip
+              help="Write each change of the first --policy (default: completion) as CSV with the columns "
+              "time_s,job,gpus,batch.")  # fmt: skip
 @click.option("--png", type=_WRITTEN, callback=check_picture,
-              help="Draw timelines and completion times into this PNG file; needs ffdl-batch[plots].")  # fmt: skip
+              help="Draw timelines and completion times to this PNG file; needs ffdl-batch[plots].")  # fmt: skip
 @click.option("--html", type=_WRITTEN, callback=check_written,
-              help="Write figures and drawings as one HTML page; needs ffdl-batch[plots].")  # fmt: skip
+              help="Write tables and charts as one HTML page; needs ffdl-batch[plots].")  # fmt: skip
 @json_option()
 def simulate(  # noqa: PLR0913  (one parameter per option)
     *,
@@ -127,20 +128,24 @@ def simulate(  # noqa: PLR0913  (one parameter per option)
     html: str | None,
     as_json: bool,
 ) -> int:
-    """Simulate elastic jobs on a pool of GPUs, and compare policies that share them. Needs no daemon and no cluster;
-    needs ffdl-batch[elastic].
+    """Simulate elastic jobs on a pool of GPUs, and compare policies that divide the GPUs.
 
-    Jobs of --arrivals have measured models (--throughput and --convergence), or the names of --scaling as models. Jobs
-    of a cluster's table keep their length on their GPUs, and scale by --scaling.
+    The command needs ffdl-batch[elastic], but no daemon and no cluster.
+
+    If --throughput and --convergence are given, they define the models of the jobs in --arrivals. Otherwise, the models
+    are those of --scaling. Jobs of a trace keep their recorded duration on their recorded GPUs, and scale like the
+    model that --scaling selects.
     """
     if (arrivals is None) == (synthetic is None):
         raise click.UsageError("give either --arrivals FILE or --synthetic PATTERN")
     if (throughput is None) != (convergence is None):
-        raise click.UsageError("--throughput and --convergence describe the same models; give both or none")
+        raise click.UsageError("--throughput and --convergence describe the same models; give both or neither")
     if throughput is not None and synthetic is not None:
-        raise click.UsageError("--throughput and --convergence describe models of --arrivals; leave them out")
+        raise click.UsageError("--throughput and --convergence cannot be combined with --synthetic; leave them out")
     if (timeline, html).count("-") + as_json > 1:
-        raise click.UsageError("several of --json, --timeline and --html write to standard output; name files")
+        raise click.UsageError(
+            "only one of --json, --timeline and --html can write to standard output; name files for the others"
+        )
     _require_libraries(png, html)
     from ffdl_batch.cli.render.document_html import write_document
     from ffdl_batch.cli.render.simulation import plain_run, simulation_document, write_timeline
@@ -153,7 +158,7 @@ def simulate(  # noqa: PLR0913  (one parameter per option)
     submitted_s = [one.submitted_s for one in jobs.arrivals]
     setting = replace(setting, until_s=max(submitted_s) + LAST_S if window is None else min(submitted_s) + window)
     runs = _simulate([Policy(one) for one in policies] or list(Policy), jobs, pool, setting)
-    about = f"{counted(len(jobs.arrivals), 'job')} on {counted(gpus, 'GPU')}, {gpus_per_node} on each node"
+    about = f"{counted(len(jobs.arrivals), 'job')} on {counted(gpus, 'GPU')}, {gpus_per_node} per node"
     timed = next(one for one in runs if one.policy == (policies or [Policy.COMPLETION])[0])
     order = [one.job for one in sorted(jobs.arrivals, key=lambda one: one.submitted_s)]
     if timeline is not None:
@@ -183,7 +188,7 @@ def _require_libraries(png: str | None, html: str | None) -> None:
 
 
 def _read(source: _Source, pool: Pool, seed: int) -> _Jobs:
-    """Read or make the jobs. Raises Stop if a table cannot be used."""
+    """Read or generate the jobs. Raises Stop if a table cannot be used."""
     try:
         jobs = _load(source, pool, seed)
     except DamagedTable as error:

@@ -18,7 +18,7 @@ _Column = tuple[str, Callable[[Choice], str]]
 
 
 def print_advice(found: Advice) -> None:
-    """Print the jobs, the choices, and what is advised beside them."""
+    """Print the jobs, the choices, and the advice on memory and checkpoints."""
     jobs = f"{counted(len(found.jobs), 'job')}: {' '.join(found.jobs)}" if found.jobs else "no job"
     print_line("Advice for", f"{found.name} ({found.framework} on {found.backend})")
     print_line("Based on", jobs)

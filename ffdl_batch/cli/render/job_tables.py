@@ -79,7 +79,7 @@ def _print_restarts(attempts: Sequence[AttemptView]) -> None:
 
 
 def _print_resizes(attempts: Sequence[AttemptView]) -> None:
-    """Print the changes of size in place."""
+    """Print the changes in place."""
     for attempt in attempts:
         for resize in attempt.resizes:
             size = f"{counted(resize.learners, 'learner')} and batch {resize.global_batch}"

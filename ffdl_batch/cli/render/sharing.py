@@ -13,7 +13,7 @@ from ffdl_batch.domain.terminal_text import printable
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print where the jobs ran, a row for each run, and the result."""
+    """Print the devices or nodes of both jobs, a row for each run, and the result."""
     for subject in found.subjects:
         held = subject.together.held
         print_line(f"{subject.manifest}", " ".join(held.devices) or held.nodes, "together")

@@ -1,4 +1,4 @@
-"""Print simulated runs: a table of figures, a timeline as CSV, and pictures by matplotlib."""
+"""Print simulated runs as a table, a CSV timeline, and charts (matplotlib)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Simulated:
     run: Run
     outcome: Outcome
     took_s: Mapping[str, float]
-    """From submission to end of each completed job."""
+    """Seconds from submission to end of each completed job."""
 
 
 def simulation_document(about: Sequence[str], runs: Sequence[Simulated]) -> Document:
@@ -55,9 +55,9 @@ def simulation_document(about: Sequence[str], runs: Sequence[Simulated]) -> Docu
         number_column("RESTARTS"),
     )
     note = (
-        "MEAN, MEDIAN and P95 are times from submission to end of completed jobs. WORST is the largest ratio of this "
-        "time and the job's time if all present jobs had equal shares of the GPUs; JAIN is the fairness index of the "
-        "ratios."
+        "MEAN, MEDIAN and P95 are times from submission to end, for completed jobs. The slowdown of a job is this time "
+        "divided by its time if all present jobs had equal shares of the GPUs. JAIN is Jain's fairness index of the "
+        "slowdowns, and WORST is the largest slowdown."
     )
     table = table_of("", columns, [_row(one) for one in runs], note)
     return Document("Simulation", tuple(about), (Section("Policies", (), (table,)),))
@@ -74,13 +74,13 @@ def _finite(number: float) -> float | None:
 
 
 def plain_run(one: Simulated) -> dict[str, object]:
-    """Return the figures and the completion time of each job for JSON."""
+    """Return the figures and the completion time of each job as plain values for JSON."""
     figures = {name: _finite(value) for name, value in asdict(one.outcome).items()}
     return {"policy": one.policy, **figures, "completion_s": dict(one.took_s)}
 
 
 def write_timeline(file: IO[str], run: Run) -> None:
-    """Write each change that the policy decided. The ends of jobs follow from the changes and the speeds."""
+    """Write each change that the policy decided, without the ends of jobs, which follow from changes and speeds."""
     decided = (change for change in _in_order(run) if change.gpus or change.time_s != run.completed_s.get(change.job))
     write_csv(file, TIMELINE, ((_seconds(one.time_s), one.job, one.gpus, one.batch) for one in decided))
 
@@ -99,7 +99,8 @@ def empty_figure(panels: int) -> Figure:
 
 
 def draw_runs(runs: Sequence[Simulated], order: Sequence[str]) -> Figure:
-    """Draw how completion times are distributed, and the GPUs of each job over time. `order` are the jobs' names."""
+    """Draw the distribution of completion times, and the GPUs of each job over time. `order` has the names of the
+    jobs."""
     figure = empty_figure(1 + len(runs))
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
@@ -116,12 +117,12 @@ def draw_runs(runs: Sequence[Simulated], order: Sequence[str]) -> Figure:
         panel.set_ylim(len(order), 0)
     bar = figure.colorbar(colours, ax=list(axes[1:]), label="GPUs", aspect=60)
     assert bar.solids is not None
-    bar.solids.set_rasterized(False)  # pages show no pictures of data
+    bar.solids.set_rasterized(False)  # HTML pages contain no bitmaps
     return figure
 
 
 def svg_of(figure: Figure) -> str:
-    """Return a figure as SVG, to put into a page."""
+    """Return a figure as SVG, to embed in a page."""
     from matplotlib import rc_context
 
     text = io.StringIO()

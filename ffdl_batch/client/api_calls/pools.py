@@ -1,4 +1,4 @@
-"""Calls about pools of elastic jobs."""
+"""Calls for pools of elastic jobs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ffdl_batch.client.connection.http_client import Request, Wire, json_request
 from ffdl_batch.domain.job.pool_views import PoolView, ReplayedDecision, SizeExplanation
 
 LONG_S = 600.0
-"""Decisions are made again one after the other."""
+"""Timeout of a replay, which recomputes all decisions in sequence."""
 
 
 class Pools:
-    """The calls about pools of elastic jobs, as :attr:`ffdl_batch.Client.pools` has them. All calls raise
+    """The calls for pools of elastic jobs (:attr:`ffdl_batch.Client.pools`). All calls raise
     :class:`~ffdl_batch.client.ClientError`."""
 
     def __init__(self, wire: Wire) -> None:
@@ -39,7 +39,7 @@ class Pools:
         return _pools(self._wire.ask(json_request("POST", f"/api/v1/scaler/{quote(name, safe='')}/resume", {})))
 
     def replay(self, name: str | None = None) -> list[ReplayedDecision]:
-        """Return the recorded decisions about a pool (None = all), made again."""
+        """Recompute the recorded decisions about a pool (None = all), and return them."""
         query = "" if name is None else f"?{urlencode({'pool': name})}"
         reply = self._wire.ask(Request("GET", f"/api/v1/scaler/decisions{query}", timeout_s=LONG_S))
         return [read_answer(ReplayedDecision, plain) for plain in reply.get("decisions", ())]

@@ -70,8 +70,8 @@ class Continuation:
 
     @property
     def _shrinks(self) -> bool:
-        """Return whether learners were asked to leave. The template of the next attempt still has the old size, so if
-        the request cannot be read, assume that they were."""
+        """Return whether the daemon has requested that learners leave. If the request cannot be read, return True,
+        because the template of the next attempt still has the old size."""
         try:
             return self.launch.shrinks and read_control(AttemptDir(self.launch.attempt_dir)).learners is not None
         except OSError as error:
@@ -108,7 +108,7 @@ class Continuation:
             return replace(kept, interruption=Interruption.HALT.value, simulated=False)
         if request in (HALT, CANCEL):
             return kept
-        if self._shrinks:  # the daemon knows when nodes were released, and so the GPU time
+        if self._shrinks:  # only the daemon knows when nodes were released, and so the GPU time
             return replace(kept, goes_on=GoesOn.PLATFORM, attempt=self.launch.attempt + 1)
         before = self._spent_before(succession)
         decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds, simulated=kept.simulated)

@@ -102,7 +102,7 @@ class ControlPoller:
 
     @property
     def is_released(self) -> bool:
-        """Return whether the learners of this node are to leave the job, as last read."""
+        """Return whether the learners of this node must leave the job, as last read."""
         learners = self.control.learners
         return learners is not None and all(number > learners for number in self._began)
 

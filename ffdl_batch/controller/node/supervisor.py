@@ -246,7 +246,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------ endings
 
     def _ended(self, ending: Ending) -> None:
-        """Record the end of a learner. A failure ends the job, unless the learners were asked to end or to leave."""
+        """Record the end of a learner. A failure ends the job, unless the learners must end or leave."""
         if ending.failed and not ending.asked and self._leaves():
             ending = replace(ending, ended_by=RELEASED)
         fields: Dict[str, Scalar] = {"learner_id": ending.learner_id, "began": ending.began}
@@ -280,8 +280,8 @@ class Supervisor:
             self._failed(ending, is_service)
 
     def _leaves(self) -> bool:
-        """Return whether the learners of this node are to leave the job. Read the request again: a learner may fail
-        first, because those of another node have left."""
+        """Return whether the learners of this node must leave the job. Read the request again, because a learner may
+        fail before the request is noticed if those of another node have left."""
         self.watch.read_now()
         return self.watch.is_released
 

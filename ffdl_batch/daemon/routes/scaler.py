@@ -1,4 +1,4 @@
-"""Routes about pools of elastic jobs, and the sizes of their jobs."""
+"""Routes for pools of elastic jobs and the sizes of their jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SizeReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReply:
-    """Recorded decisions that were made again."""
+    """Recorded decisions that were recomputed."""
 
     decisions: tuple[ReplayedDecision, ...]
     schema: int = SCHEMA
@@ -62,9 +62,9 @@ async def read_pools(here: CaughtUp, caller: Asking) -> PlainReply:
 async def replay(
     here: CaughtUp,
     caller: Asking,
-    pool: Annotated[str | None, Query(description="Name of the pool; default: all.")] = None,
+    pool: Annotated[str | None, Query(description="Name of the pool. Default: all pools.")] = None,
 ) -> PlainReply:
-    """Make the recorded decisions again, and return what differs."""
+    """Recompute the recorded decisions, and return the differences."""
     platform = here.platform
     found = await in_thread(here.limits.slow, replay_decisions, platform.storage, platform.elastic_pools, caller, pool)
     return PlainReply(ReplayReply(found))
@@ -72,7 +72,7 @@ async def replay(
 
 @router.get("/jobs/{job_id}/size", response_model=SizeReply, responses=answers(404, 409), operation_id="scaler_explain")
 async def read_size(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """Return why a job of a pool has its size, by the last decision."""
+    """Return why a job of a pool has its size, according to the last decision."""
     platform = here.platform
     found = await in_thread(here.limits.quick, explain_size, platform.storage, platform.elastic_pools, caller, job_id)
     return PlainReply(SizeReply(found))

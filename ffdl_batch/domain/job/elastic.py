@@ -1,4 +1,4 @@
-"""Elastic jobs: the sizes that a job may have, and what its learners read about the size of their attempt. Pure."""
+"""Define the sizes that an elastic job may have, and the variables from which its learners read the size. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ffdl_batch.host.fast_dataclass import dataclass
 DEFAULT_POOL = "default"
 BATCH_SIZE, GLOBAL_BATCH_SIZE, LEARNING_RATE_SCALE = "BATCH_SIZE", "GLOBAL_BATCH_SIZE", "LEARNING_RATE_SCALE"
 VARIABLES = (BATCH_SIZE, GLOBAL_BATCH_SIZE, LEARNING_RATE_SCALE)
-"""Variables of the learners of an elastic job, in addition to WORLD_SIZE, which those of every job have."""
+"""Variables of the learners of an elastic job, in addition to those of every job, such as WORLD_SIZE."""
 
 
 class LearningRate(StrEnum):
-    """How the learning rate follows the global batch."""
+    """How the learning rate scales with the global batch."""
 
     LINEAR = "linear"
     SQRT = "sqrt"
@@ -23,7 +23,7 @@ class LearningRate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """`batch.elastic` of the manifest, and the batch of the attempt. Batches are samples of one step."""
+    """`batch.elastic` of the manifest, and the batch of the attempt. Batches are samples per step."""
 
     min_learners: int
     max_learners: int
@@ -31,25 +31,27 @@ class Elastic:
     """Of all GPUs together; so are `batch_max`, `start` and `global_batch`."""
     batch_max: int
     per_gpu_max: int
-    """The batch that fits into the memory of one GPU."""
+    """The largest batch that fits into the memory of one GPU."""
     start: int
-    """Of the first attempt. The learning rate of the program is right for this batch."""
+    """Of the first attempt. The learning rate in the program is the one for this batch."""
     weight: float = 1.0
-    """How much the throughput of this job counts among those of its pool."""
+    """Weight of the throughput of this job in decisions about its pool."""
     pool: str = DEFAULT_POOL
     learning_rate: LearningRate = LearningRate.LINEAR
     global_batch: int | None = None
-    """What is requested for the next attempts; None = `start`."""
+    """Requested batch of the next attempts; None = `start`."""
     in_place: bool = False
     """Whether the other learners continue when those with the highest numbers leave. Each GPU then keeps its batch."""
 
     def batches_per_gpu(self, gpus: int) -> range:
-        """Return the batches of one GPU that the job may have on `gpus` GPUs. Empty = it cannot run on so many."""
+        """Return the permitted batches of one GPU if the job has `gpus` GPUs; empty if it cannot run on that many."""
         return range(-(-self.batch_min // gpus), min(self.per_gpu_max, self.batch_max // gpus) + 1)
 
     def batch_on(self, gpus: int) -> int | None:
-        """Return the global batch of an attempt on `gpus` GPUs: what is requested, rounded down to a permitted one that
-        all GPUs share evenly. None if there is none."""
+        """Return the global batch of an attempt on `gpus` GPUs; None if there is none.
+
+        It is the requested batch, rounded down to a permitted one that the GPUs can share evenly, or up to the minimum.
+        """
         permitted = self.batches_per_gpu(gpus)
         if not permitted:
             return None
@@ -71,12 +73,12 @@ class Elastic:
 
 
 def workers_of(learners: int, gpus: float) -> int:
-    """Return the GPUs among which a batch is divided. A learner without GPUs, or with a share of one, counts as one."""
+    """Return the number of GPUs that share a batch. A learner without GPUs, or with a share of one, counts as one."""
     return learners * max(1, math.ceil(gpus))
 
 
 def elastic_environment(elastic: Elastic, learners: int, gpus: float) -> dict[str, str]:
-    """Return the variables of each learner of an attempt with so many learners, with `gpus` GPUs each.
+    """Return the variables of each learner of an attempt with this many learners and `gpus` GPUs per learner.
 
     Raises ValueError if the job cannot run at this size.
     """

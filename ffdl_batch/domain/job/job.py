@@ -66,7 +66,7 @@ class Overrides:
 
     @property
     def size(self) -> tuple[int | None, int | None]:
-        """What changes the size of an elastic job."""
+        """The values that change the size of an elastic job."""
         return self.learners, self.global_batch
 
     def apply(self, spec: JobSpec) -> JobSpec:
@@ -146,7 +146,7 @@ class Job:
 
     @property
     def global_batch(self) -> int | None:
-        """The batch of an attempt of an elastic job with its present size; None if it can have none."""
+        """The batch of an attempt of an elastic job at its present size; None if no batch is permitted."""
         spec = self.effective_spec
         elastic, resources = spec.batch.elasticity, spec.resources
         return None if elastic is None else elastic.batch_on(workers_of(resources.learners, resources.gpus))

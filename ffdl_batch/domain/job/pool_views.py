@@ -1,4 +1,4 @@
-"""What `ffdl scaler` prints about pools of elastic jobs."""
+"""Values that `ffdl scaler` prints about pools of elastic jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class PoolJobView:
     """0 = it waits for GPUs of the pool."""
     global_batch: int
     wanted_gpus: int
-    """What it gets by the last decision."""
+    """GPUs that the last decision gives it."""
     reason: str
-    """Why it keeps its size, changes, or waits; "" = nothing is known."""
+    """Why it keeps its size, changes, or waits; "" = unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class PoolView:
     decided_at: float | None
     """When the last decision was made."""
     next_at: float | None
-    """When the next decision is due, if no job comes or ends before; None = none will be made."""
+    """When the next decision is due, unless a job arrives or ends before; None = no decision will be made."""
     problem: str
-    """Why no decision can be made; "" = nothing is in the way."""
+    """Why no decision can be made; "" = decisions can be made."""
     jobs: tuple[PoolJobView, ...]
 
 
@@ -55,34 +55,34 @@ class SizeOption:
 
 @dataclass(frozen=True, slots=True)
 class SizeExplanation:
-    """Why a job has its size, by the last decision about it."""
+    """Why a job has its size, according to the last decision about it."""
 
     id: str
     pool: str
     decided_at: float
     gpus: int
-    """What it had then; 0 = it waited."""
+    """GPUs that it had then; 0 = it waited."""
     global_batch: int
     wanted_gpus: int
     wanted_batch: int
     remaining_s: float | None
     """The predicted time until its end at the size that it had; None = it waited."""
     restart_s: float
-    """What a change costs."""
+    """Cost of a change, in seconds without progress."""
     hold: str
     """Why it keeps its size; "" = it may change."""
     rank: int
-    """1 = no other job of the pool takes longer. The value of speed grows with it."""
+    """1 = no other job of the pool takes longer. The weight of the job grows with its rank."""
     pool_jobs: int
     """Jobs that were compared."""
     pool_gpus: int
-    """GPUs that were divided among them."""
+    """GPUs that the decision divided among them."""
     options: tuple[SizeOption, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecision:
-    """A recorded decision, made again from its inputs."""
+    """A recorded decision, recomputed from its inputs."""
 
     pool: str
     at: float

@@ -135,37 +135,39 @@ def _of_variables(spec: JobSpec) -> Iterator[Mistake]:
 
 
 def _of_elastic_job(spec: JobSpec) -> Iterator[Mistake]:
-    """Yield what rules out that the size of a job changes."""
+    """Yield the reasons why the size of a job cannot change."""
     if spec.batch.array or spec.batch.sweep or spec.element is not None:
-        cure = "leave batch.elastic out, or submit each job by itself"
+        cure = "remove batch.elastic, or submit the jobs one by one"
         yield Mistake(_ELASTIC, "the elements of an array cannot be elastic", cure)
     if len(parts_of(spec)) > 1 and not starts_mpi(spec):
-        message = "a batch is divided among learners that are all alike, but this job has learners of several roles"
-        yield Mistake(_ELASTIC, message, "leave batch.elastic out, or the roles")
+        message = "all learners of an elastic job must have the same role, but this job has several roles"
+        yield Mistake(_ELASTIC, message, "remove batch.elastic, or the roles")
     if not spec.batch.checkpoint.grace_s:
-        message = "an elastic job is halted when its size changes, and has no time to write a checkpoint then"
-        yield Mistake(("batch", "checkpoint", "grace_s"), message, "write the seconds that a checkpoint takes")
+        message = "an elastic job is halted to change its size, and 0 leaves no time for a checkpoint"
+        yield Mistake(
+            ("batch", "checkpoint", "grace_s"), message, "write the number of seconds that a checkpoint takes"
+        )
     if spec.batch.elasticity is not None and spec.batch.elasticity.in_place:
         if spec.batch.requeue:
             message = "Slurm must not requeue a job with batch.elastic.in_place, because it may have released nodes"
-            yield Mistake(("batch", "requeue"), message, "remove it: ffdl continues the job in another attempt")
+            yield Mistake(("batch", "requeue"), message, "remove it; ffdl continues the job in another attempt")
         if starts_mpi(spec):
             message = "mpirun ends all learners when one leaves, so an MPI job cannot shrink in place"
-            yield Mistake((*_ELASTIC, "in_place"), message, "remove it: the job is halted to change its size")
+            yield Mistake((*_ELASTIC, "in_place"), message, "remove it; ffdl then halts the job to change its size")
 
 
 def _of_sizes(spec: JobSpec, elastic: Elastic) -> Iterator[Mistake]:
-    """Yield what is wrong with the bounds, or, if they are possible, with the size of the job."""
+    """Yield mistakes in the bounds or, if they are possible, in the size of the job."""
     least, most = elastic.min_learners, elastic.max_learners
     if most > MOST_LEARNERS:
         message = f"{most} learners, but a job has at most {MOST_LEARNERS}"
         yield Mistake((*_ELASTIC, "max_learners"), message, f"write a number up to {MOST_LEARNERS}")
     elif least > most:
         message = f"max_learners {most} is less than min_learners {least}"
-        yield Mistake((*_ELASTIC, "max_learners"), message, f"write a number from {least} up")
+        yield Mistake((*_ELASTIC, "max_learners"), message, f"write {least} or more")
     elif elastic.batch_min > elastic.batch_max:
         message = f"batch.max {elastic.batch_max} is less than batch.min {elastic.batch_min}"
-        yield Mistake((*_ELASTIC, "batch", "max"), message, f"write a number from {elastic.batch_min} up")
+        yield Mistake((*_ELASTIC, "batch", "max"), message, f"write {elastic.batch_min} or more")
     else:
         yield from _of_requested_size(spec.resources.learners, elastic)
         learners: dict[int, tuple[str, ...]] = {most: (*_ELASTIC, "max_learners"), least: (*_ELASTIC, "min_learners")}
@@ -178,7 +180,7 @@ def _of_sizes(spec: JobSpec, elastic: Elastic) -> Iterator[Mistake]:
 def _of_requested_size(learners: int, elastic: Elastic) -> Iterator[Mistake]:
     if not elastic.min_learners <= learners <= elastic.max_learners:
         allowed = f"{elastic.min_learners} to {elastic.max_learners}"
-        cure = f"write a number from {allowed.replace(' to ', ' up to ')}, or change min_learners or max_learners"
+        cure = f"write a number from {allowed}, or change min_learners or max_learners"
         yield Mistake(("learners",), f"learners: {learners} is not in the range of batch.elastic, {allowed}", cure)
     for key, batch in (("start", elastic.start), ("", elastic.global_batch)):
         if batch is not None and not elastic.batch_min <= batch <= elastic.batch_max:
@@ -188,7 +190,7 @@ def _of_requested_size(learners: int, elastic: Elastic) -> Iterator[Mistake]:
 
 
 def _of_batch(learners: int, gpus: float, elastic: Elastic, place: tuple[str, ...]) -> Iterator[Mistake]:
-    """Yield why so many learners can have no batch."""
+    """Yield the reason why no batch is permitted for this number of learners."""
     each, all_gpus = workers_of(1, gpus), workers_of(learners, gpus)
     if elastic.batches_per_gpu(all_gpus):
         return
@@ -202,6 +204,8 @@ def _of_batch(learners: int, gpus: float, elastic: Elastic, place: tuple[str, ..
         message = f"batch.max {elastic.batch_max} is less than one sample for each of {all_gpus} GPUs"
         cure = "use fewer learners, or raise batch.max"
     else:
-        message = f"no batch from {elastic.batch_min} to {elastic.batch_max} can be divided evenly among {all_gpus}"
+        message = (
+            f"no batch from {elastic.batch_min} to {elastic.batch_max} can be divided evenly among {all_gpus} GPUs"
+        )
         cure = "use another number of learners, or a wider range of batches"
     yield Mistake(place, message, cure)

@@ -88,7 +88,7 @@ class AttemptView:
     learners: int = 0
     """Number of learners at the start; 0 = unknown: an older release started the attempt."""
     global_batch: int | None = None
-    """Samples of one step at the start; None = the job is not elastic."""
+    """Samples per step at the start; None = the job is not elastic."""
     gpus: float | None = None
     """GPUs that it holds, with shares as fractions of a GPU; None = unknown: it is not submitted yet, or an older
     release started it."""
@@ -144,7 +144,7 @@ class Resume:
     learners: int | None = None
     """Of an elastic job."""
     global_batch: int | None = None
-    """Of an elastic job: samples of one step, of all GPUs together."""
+    """Of an elastic job: samples per step on all GPUs together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ class LaunchFile:
     """The argv by which the head starts all node controllers at once; empty = it runs one node controller itself. In a
     `pod` each pod starts its own, and the head, in the first pod, waits for the final events of the others."""
     shrinks: bool = False
-    """Whether the nodes of learners that have left may be released while the others run."""
+    """Whether nodes may be released while learners on other nodes run (`batch.elastic.in_place`)."""
     out_of_memory: Tuple[str, ...] = ()
     """Texts that the program of `step` prints to standard error if the kernel killed a process of it for memory."""
     model_archive: str = ""

@@ -1,6 +1,6 @@
-"""Advice on the resources of a job: what is known of earlier jobs like it, and the rules that need no model. Pure.
+"""Advise on the resources of a job: measurements of earlier jobs like it, and the rules that need no model. Pure.
 
-Memory is that of one learner. Batches are samples of one step on all GPUs.
+Memory is per learner. Batches are samples per step on all GPUs.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.host.fast_dataclass import dataclass
 
 LONGEST_S = 10 * 365 * 86400.0
-"""Ends that are further away are not predicted."""
+"""An end that is further away than this is not predicted."""
 SAFETY = 1.2
-"""Memory and time limits are this many times what was measured."""
+"""Advised memory and time limits, as a multiple of the measured values."""
 PERCENTILE = 0.95
 MEMORY_STEP, LIMIT_STEP_S = 100 * 1000**2, 300
 """Memory and time limits are rounded up to multiples of these."""
 AFTER_KILL = 1.5
-"""The memory that is advised after a job ran out of memory, in units of what it had."""
+"""Advised memory after a job ran out of memory, as a multiple of what it had."""
 TOLERATED_COST = 1.25
-"""The recommended choice costs at most this many times the cheapest one."""
+"""Maximum cost of the recommended choice, as a multiple of the cheapest one."""
 MOST_EXCHANGE, LEAST_USE = 0.3, 0.6
 BUSY_CPUS = 0.9
 
@@ -42,11 +42,11 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """What was measured of one attempt. None = it was not."""
+    """Measurements of one attempt. None = not measured."""
 
     form: Form
     workers: int
-    """GPUs among which the batch is divided."""
+    """Number of GPUs that share the batch."""
     run_s: float
     """Time on its nodes."""
     processing_s: float
@@ -54,26 +54,26 @@ class PastAttempt:
     nodes: int = 1
     samples_per_s: float | None = None
     remaining: float | None = None
-    """The most samples that it reported as remaining."""
+    """The largest number of samples that it reported as remaining."""
     memory_bytes: int | None = None
-    """The most that a learner had in a sample."""
+    """The highest memory of a learner in any usage sample."""
     gpu_use: float | None = None
-    """Share of the time in which its GPUs were busy."""
+    """Fraction of the time in which its GPUs were busy."""
     cpu_use: float | None = None
-    """Share of its CPUs that were busy."""
+    """Fraction of its CPUs that were busy."""
     timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LikeJob:
-    """An earlier job like the one that advice is given for."""
+    """An earlier job that is like the one to advise on."""
 
     id: str
     completed: bool
     attempts: tuple[PastAttempt, ...]
     """Those that ran, oldest first."""
     killed_at_bytes: int | None = None
-    """Its memory, if a learner was killed because that was used up."""
+    """Its memory limit, if a learner was killed because it ran out of memory."""
     stragglers: int = 0
 
     @property
@@ -83,21 +83,21 @@ class LikeJob:
 
     @property
     def samples(self) -> float | None:
-        """The samples that the whole job processes; None = not known."""
+        """The number of samples that the whole job processes; None = unknown."""
         if self.completed and self.attempts and all(one.samples_per_s is not None for one in self.attempts):
             return math.fsum((one.samples_per_s or 0.0) * one.processing_s for one in self.attempts)
         return max((one.remaining for one in self.attempts if one.remaining is not None), default=None)
 
     @property
     def form(self) -> Form | None:
-        """Its size; None if that changed, or if it never ran."""
+        """Its size; None if it changed, or if the job never ran."""
         forms = {one.form for one in self.attempts}
         return forms.pop() if len(forms) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A size that the job could have. None = not known."""
+    """A size that the job could have. None = unknown."""
 
     form: Form
     workers: int
@@ -105,40 +105,40 @@ class Choice:
     relative_std: float | None = None
     """The standard deviation of the predicted speed, as a fraction; None = the time was measured."""
     extrapolates: bool = False
-    """Whether the size is outside what was measured."""
+    """Whether the size is outside the measured range."""
     exchange: float | None = None
-    """Share of a step in which GPUs wait for the exchange of gradients, according to the model."""
+    """Fraction of a step in which GPUs wait for the gradient exchange, according to the model."""
     time_s: float | None = None
     gpu_hours: float | None = None
     cpu_hours: float | None = None
     cost: float | None = None
-    """None = the site has set no prices, too."""
+    """None = unknown, or the site has set no prices."""
     time_limit_s: int | None = None
     recommended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryAdvice:
-    """Memory of each learner, and what it rests on."""
+    """Memory of each learner, and the measurements on which it is based."""
 
     advised_bytes: int
     peak_bytes: int | None
-    """The most that a learner had; None = it was not measured."""
+    """The highest measured memory of a learner; None = not measured."""
     attempts: int
-    """How many attempts were measured."""
+    """Number of measured attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAdvice:
-    """How often to save a checkpoint (Young 1974, Daly 2006), and what it rests on."""
+    """How often to save a checkpoint (Young 1974, Daly 2006), and the measurements on which this is based."""
 
     interval_s: float
     checkpoint_s: float
-    """Median of the measured times of a checkpoint."""
+    """Median of the measured checkpoint times."""
     checkpoints: int
     preemptions: int
     ran_s: float
-    """How long the user's jobs ran there, in all."""
+    """Total time for which the user's jobs ran in this partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Advice:
     framework: str
     backend: str
     jobs: tuple[str, ...]
-    """Earlier jobs that it rests on, newest first."""
+    """Earlier jobs on which it is based, newest first."""
     choices: tuple[Choice, ...] = ()
     memory: MemoryAdvice | None = None
     checkpoint: CheckpointAdvice | None = None
@@ -161,14 +161,14 @@ class Advice:
 
 
 def time_limit(run_times_s: Sequence[float]) -> int:
-    """Return the time limit after these runs: SAFETY times the PERCENTILE of them."""
+    """Return the time limit to advise: SAFETY times the PERCENTILE of these run times."""
     ordered = sorted(run_times_s)
     usual = ordered[math.ceil(PERCENTILE * len(ordered)) - 1]
     return LIMIT_STEP_S * math.ceil(usual * SAFETY / LIMIT_STEP_S)
 
 
 def advise_memory(jobs: Iterable[LikeJob]) -> MemoryAdvice | None:
-    """Return the memory after these jobs; None if none of them was measured or ran out of memory."""
+    """Return the memory to advise; None if none of these jobs was measured or ran out of memory."""
     jobs = list(jobs)
     peaks = [one.memory_bytes for job in jobs for one in job.attempts if one.memory_bytes]
     killed = [job.killed_at_bytes for job in jobs if job.killed_at_bytes]
@@ -179,7 +179,7 @@ def advise_memory(jobs: Iterable[LikeJob]) -> MemoryAdvice | None:
 
 
 def advise_checkpoints(times_s: Sequence[float], preemptions: int, ran_s: float) -> CheckpointAdvice | None:
-    """Return sqrt(2 t M) for checkpoints of t seconds and one preemption in M seconds; None if either is not known."""
+    """Return sqrt(2 t M) for checkpoints of t seconds and one preemption in M seconds; None if either is unknown."""
     if not times_s or not preemptions:
         return None
     usual = statistics.median(times_s)
@@ -200,10 +200,10 @@ def measured_choices(jobs: Iterable[LikeJob]) -> list[Choice]:
 
 
 def recommend(choices: Sequence[Choice], is_usual: Callable[[Form], bool]) -> list[Choice]:
-    """Return the choices by size, with the fastest of the cheap ones marked.
+    """Return the choices in order of size, with the fastest of the cheap ones marked.
 
-    Choices that extrapolate are not recommended, nor those with a batch that is not usual: a larger batch may need more
-    samples, which no measurement of speed shows.
+    Extrapolated choices are not recommended. Neither are choices with an unusual batch: a larger batch may need more
+    samples, and speed measurements do not show that.
     """
     candidates = {
         number: duration
@@ -218,35 +218,35 @@ def recommend(choices: Sequence[Choice], is_usual: Callable[[Form], bool]) -> li
 
 
 def _duration(choice: Choice) -> float | None:
-    """Return the time, or that of one sample if the number of samples is not known."""
+    """Return the time of the job, or of one sample if the number of samples is unknown."""
     if choice.time_s is not None or choice.samples_per_s is None:
         return choice.time_s
     return 1 / choice.samples_per_s
 
 
 def find_bottleneck(attempt: PastAttempt, exchange: float | None) -> str:
-    """Return what limits the speed of an attempt, and what to do; "" if nothing is known to limit it."""
+    """Return what limits the speed of an attempt, and what to do about it; "" if no limit is known."""
     exchange = 0.0 if attempt.workers == 1 else exchange
     if exchange is None:
         return ""
     if exchange >= MOST_EXCHANGE:
-        workers = counted(attempt.workers, "GPU" if attempt.form.gpus else "learner")
+        kind = "GPU" if attempt.form.gpus else "learner"
         return (
-            f"sync-bound: on {workers}, {exchange:.0%} of a step is exchange of gradients, "
-            "according to the model; use fewer of them, or a larger batch"
+            f"sync-bound: on {counted(attempt.workers, kind)}, the gradient exchange takes {exchange:.0%} of a step, "
+            f"according to the model; use fewer {kind}s, or a larger batch"
         )
     if attempt.gpu_use is None or attempt.gpu_use + exchange >= LEAST_USE:
         return ""
     has_busy_cpus = attempt.cpu_use is not None and attempt.cpu_use >= BUSY_CPUS
-    cure = "its CPUs are busy: request more CPUs" if has_busy_cpus else "read data with more workers, or cache them"
+    cure = "its CPUs are busy: request more CPUs" if has_busy_cpus else "read data with more workers, or cache the data"
     return (
-        f"input-bound: its GPUs were busy {attempt.gpu_use:.0%} of the time, and the exchange of gradients explains "
-        f"at most {exchange:.0%}; {cure}"
+        f"input-bound: its GPUs were busy {attempt.gpu_use:.0%} of the time, and the gradient exchange explains at "
+        f"most {exchange:.0%}; {cure}"
     )
 
 
 def history_notes(jobs: Sequence[LikeJob]) -> list[str]:
-    """Return what the user should know about these jobs."""
+    """Return notes on time limits, memory and slow learners of these jobs."""
     notes = []
     if timed_out := sum(one.timed_out for job in jobs for one in job.attempts):
         notes.append(f"{counted(timed_out, 'attempt')} reached the time limit")
@@ -259,9 +259,10 @@ def history_notes(jobs: Sequence[LikeJob]) -> list[str]:
 
 
 def expected_end(reports: Sequence[tuple[float, float, float]]) -> float | None:
-    """Return when all samples will be processed, from reports in order: time, samples per second, remaining samples.
+    """Predict when all samples will be processed, from reports in order: time, samples per second, remaining samples.
 
-    The speed is the median of the reports. None if there is none, or if that would take longer than LONGEST_S.
+    The speed is the median of the reports. Return None if there is no report, or if the end is further away than
+    LONGEST_S.
     """
     if not reports:
         return None

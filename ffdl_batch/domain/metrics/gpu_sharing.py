@@ -63,7 +63,7 @@ class Subject:
     """One of the two jobs."""
 
     manifest: str
-    """Name of its manifest; two jobs of the same manifest are numbered."""
+    """Name of the manifest; two jobs with the same manifest are numbered."""
     alone: Run
     together: Run
     kept: float
@@ -129,7 +129,7 @@ def make_run(job_id: str, held: Held, speed: Measured, rates: Rates, gpu_type: s
 
 
 def make_subject(manifest: str, alone: Run, together: Run, samples: float | None) -> Subject:
-    """Return the job with the speed that it keeps."""
+    """Return the job with its speed while sharing, relative to the speed alone."""
     return Subject(manifest, alone, together, together.speed.samples_per_s / alone.speed.samples_per_s, samples)
 
 
@@ -168,7 +168,7 @@ def _same_device(subjects: tuple[Subject, Subject], *, has_gpus: bool) -> bool |
 
 
 def _parts(subjects: tuple[Subject, Subject]) -> float:
-    """Return how much of a GPU both jobs hold together."""
+    """Return the fraction of a GPU that both jobs hold together."""
     return sum(one.together.held.gpus / one.alone.held.gpus for one in subjects if one.alone.held.gpus) or 1.0
 
 

@@ -1,4 +1,4 @@
-"""Parse what learners print about their own speed and size, and find it among metric records. Pure.
+"""Parse the reports of learners about their speed and size, and find them among metric records. Pure.
 
     ffdl-throughput: samples=12800 seconds=10.5
     ffdl-throughput: samples=12800 seconds=10.5 remaining=256000
@@ -20,9 +20,9 @@ HOLD = 0
 """Value of SCALE for the hint `hold`."""
 MOST_LEARNERS = 4096
 SLOWEST, FASTEST = 1e-9, 1e15
-"""Samples per second. Other speeds are not those of a training, and would overflow in calculations."""
+"""Limits of a speed in samples per second. Other speeds are not realistic, and would overflow in calculations."""
 MOST_SAMPLES = 1e18
-"""That are left."""
+"""Maximum number of remaining samples."""
 _MOST_CHARS = 120
 _NUMBER = r"(?:\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][-+]?\d{1,3})?"
 _SPEED = re.compile(
@@ -34,9 +34,11 @@ _HINT = re.compile(r"ffdl-scale:[ \t]{0,8}([-+]\d{1,4}|hold)", re.ASCII)
 
 
 def parse_report(line: str) -> Mapping[str, Measure] | None:
-    """Return the values of a report: THROUGHPUT in samples per second, with REMAINING as the samples that are left if
-    the line has them, or SCALE as the change of the number of learners that the job could use. None for any other
-    line."""
+    """Return the values of a report; None for any other line.
+
+    The values are THROUGHPUT in samples per second, with REMAINING samples if the line has them, or SCALE, the change
+    of the number of learners that the job could use.
+    """
     begin = line.rfind("ffdl-")
     if begin < 0:
         return None
@@ -61,7 +63,7 @@ def parse_report(line: str) -> Mapping[str, Measure] | None:
 def throughputs(records: Iterable[MetricRecord]) -> list[tuple[float, float]]:
     """Return time (seconds since the epoch) and samples per second of each measurement, in the order of the records.
 
-    Each record with a value THROUGHPUT counts, also of a program that writes its records itself.
+    Every record with a value THROUGHPUT counts, even if the program wrote it itself.
     """
     found = []
     for record in records:
@@ -72,7 +74,7 @@ def throughputs(records: Iterable[MetricRecord]) -> list[tuple[float, float]]:
 
 
 def last_hint(records: Iterable[MetricRecord]) -> int | None:
-    """Return the last hint: the change of the number of learners, HOLD for none. None if there is no hint."""
+    """Return the last hint: a change of the number of learners, or HOLD. None if there is no hint."""
     hint = None
     for record in records:
         change = _number(record.values.get(SCALE))
@@ -82,7 +84,7 @@ def last_hint(records: Iterable[MetricRecord]) -> int | None:
 
 
 def remaining_samples(records: Iterable[MetricRecord]) -> float | None:
-    """Return the samples that are left by the last record that has them. None if there is none."""
+    """Return the remaining samples of the last record that has them; None if there is none."""
     left = None
     for record in records:
         number = _number(record.values.get(REMAINING))

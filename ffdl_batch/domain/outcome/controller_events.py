@@ -37,7 +37,7 @@ HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
 LIMITS = (WARNED, TIME)
 """Reasons that mean: the allocation is about to end."""
 RELEASED = "released"
-"""`ended_by` of a learner that left because its node is to be released. The attempt continues without it."""
+"""`ended_by` of a learner that left because its node will be released. The attempt continues without it."""
 LOST_NODE = UNFIT_NODE | {"S110"}
 """Error codes of attempts that lost a node or got one that is not fit for the job."""
 LOST_CONTROLLER = LOST_NODE | {"S106"}
@@ -210,7 +210,7 @@ class FinalRecord:
 
 
 def released_learners(events: Iterable[Event]) -> Set[int]:
-    """Return the numbers of the learners that left the attempt because their nodes are to be released."""
+    """Return the numbers of the learners that left the attempt because their nodes will be released."""
     found: Set[int] = set()
     for event in events:
         learner = event.fields.get("learner_id")

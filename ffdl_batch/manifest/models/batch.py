@@ -206,26 +206,26 @@ class RoleBlock(Block):
 
 
 class ElasticBatchBlock(Block):
-    """Samples of one step."""
+    """Samples per step."""
 
-    min: NeededCount = Field(description="Least batch of all GPUs together.")
-    max: NeededCount = Field(description="Largest batch of all GPUs together.")
+    min: NeededCount = Field(description="Minimum batch of all GPUs together.")
+    max: NeededCount = Field(description="Maximum batch of all GPUs together.")
     per_gpu_max: NeededCount = Field(description="Largest batch that fits into the memory of one GPU.")
-    start: Count = Field(None, description="Batch of the first attempt, to which the learning rate belongs; min.")
+    start: Count = Field(None, description="Batch of the first attempt, for which the learning rate was chosen; min.")
 
 
 class ElasticBlock(Block):
-    """Sizes that a job may have while it trains."""
+    """Sizes that a job can have while it trains."""
 
-    min_learners: Count = Field(None, description="Least number of learners; 1.")
-    max_learners: NeededCount = Field(description="Largest number of learners.")
-    batch: ElasticBatchBlock = Field(description="Batches.")
-    weight: Weight = Field(None, description="How much its throughput counts among the jobs of its pool; 1.")
+    min_learners: Count = Field(None, description="Minimum number of learners; 1.")
+    max_learners: NeededCount = Field(description="Maximum number of learners.")
+    batch: ElasticBatchBlock = Field(description="Range of batches, in samples per step.")
+    weight: Weight = Field(None, description="Weight of the job's throughput in decisions about its pool; 1.")
     pool: Annotated[str, BeforeValidator(read_pool), WithJsonSchema({"type": _TEXT, "pattern": _POOL_SCHEMA})] = Field(
-        "", description="Pool of GPUs that it shares with other elastic jobs; default."
+        "", description="Pool of GPUs that the job shares with other elastic jobs; default."
     )
     learning_rate: Annotated[str, BeforeValidator(one_of(LEARNING_RATES, "linear")), word_schema(*LEARNING_RATES)] = (
-        Field("linear", description="How LEARNING_RATE_SCALE follows the batch: linear, sqrt, none.")
+        Field("linear", description="How LEARNING_RATE_SCALE depends on the batch: linear, sqrt, none.")
     )
     in_place: Flag = Field(
         None, description="The other learners continue when those with the highest numbers leave; false."
@@ -287,7 +287,7 @@ class BatchBlock(Block):
     sweep: Annotated[object, WithJsonSchema(SWEEP_SCHEMA)] = Field(
         None, description="Variables of each element of an array: a grid of lists, or a list of mappings."
     )
-    elastic: ElasticBlock | None = Field(None, description="Sizes that the job may have while it trains.")
+    elastic: ElasticBlock | None = Field(None, description="Sizes that the job can have while it trains.")
     notify: NotifyBlock | None = Field(None, description="Recipients of notices, and the events that cause one.")
     slurm: SlurmBlock | None = Field(None, description="What only Slurm knows.")
     slurm_environment: Flag = Field(

@@ -1,6 +1,6 @@
-"""Finds the elastic jobs that a scaler sizes, and keeps those waiting that it has not admitted yet.
+"""Find the elastic jobs that belong to a pool, and postpone those that the scaler has not admitted.
 
-A job is admitted if its scaler has stored a size for the attempt that it would begin.
+A job is admitted if the scaler has stored a size for its next attempt.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.store import JobSize, LeasedJob, SizeState, Store
 
 NEEDED = ("numpy", "scipy")
-"""What the scaler computes with."""
+"""Modules that the scaler needs."""
 INSTALL = "pip install 'ffdl-batch[elastic]'"
-"""Installs NEEDED."""
+"""Command that installs NEEDED."""
 
 
 def missing_modules() -> tuple[str, ...]:
@@ -32,34 +32,33 @@ _WAITS = "waits for GPUs of pool "
 
 
 def waits_for_pool(job: Job) -> bool:
-    """Return whether a job in PENDING waits only for a scaler to admit it, and not for another job or for its first
-    check."""
+    """Return whether a PENDING job waits only for a scaler to admit it, not for another job or for its first check."""
     return job.pending_reason.startswith(_WAITS)
 
 
 def is_admitted(job: Job, size: JobSize | None) -> bool:
-    """Return whether a scaler has admitted the next attempt of a job in PENDING."""
+    """Return whether a scaler has admitted the next attempt of a PENDING job."""
     return size is not None and size.state is SizeState.ADMITTED and size.attempt == job.attempt + 1
 
 
 def is_continued(job: Job, size: JobSize | None) -> bool:
-    """Return whether a scaler continues a job that was HALTED. Its `size` was read after the job."""
+    """Return whether a scaler will continue a HALTED job. `size` must have been read after the job."""
     if job.state is not JobState.HALTED or size is None:
         return False
     return size.state is SizeState.HALTING or size.attempt > job.attempt
 
 
 class ElasticPools:
-    """The configured pools. One per daemon. Safe in every thread."""
+    """The configured pools. One instance per daemon. Thread-safe."""
 
     def __init__(self, settings: Settings, adapters: Adapters, store: Store) -> None:
         self._settings, self._adapters, self._store = settings, adapters, store
         self.missing = missing_modules() if settings.elastic else ()
-        """Modules without which no pool is scaled."""
+        """Missing modules. If there are any, no pool is scaled."""
         self.job_waits = threading.Event()
-        """Set when a job begins to wait for a decision."""
+        """Set when a job starts to wait for a decision."""
         self.wake: Callable[[], None] = lambda: None
-        """Called after that."""
+        """Called after `job_waits` is set."""
 
     @property
     def pools(self) -> dict[str, ElasticPool]:
@@ -80,7 +79,7 @@ class ElasticPools:
         return pool.backend or self._adapters.default_name()
 
     def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> list[LeasedJob]:
-        """Return those of `leased` that may be submitted. The others are put off until a scaler admits them."""
+        """Return the jobs of `leased` that may be submitted. Postpone the others until a scaler admits them."""
         if not self._settings.elastic or self.missing:
             return list(leased)
         asked = {one.job.id: pool for one in leased if _would_begin(one.job) and (pool := self.pool_of(one.job))}
@@ -106,7 +105,7 @@ class ElasticPools:
         return [one for one in leased if one.job.id not in held]
 
     def _unadmitted(self, jobs: Mapping[JobId, Job], asked: Mapping[JobId, str]) -> dict[JobId, Job]:
-        """Return the jobs that must wait for the decision of a scaler. `asked` has the pool of each."""
+        """Return the jobs that must wait for a decision of the scaler. `asked` has the pool of each job."""
         paused, sizes = self._store.elastic.paused(), self._store.elastic.sizes(jobs)
         return {
             job_id: job

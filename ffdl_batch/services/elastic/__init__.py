@@ -1,1 +1,1 @@
-"""Sizes of elastic jobs: the scaler of a pool, what it has decided, and why."""
+"""Sizes of elastic jobs: the scaler, its decisions, and the reasons for them."""

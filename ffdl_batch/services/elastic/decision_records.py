@@ -1,4 +1,4 @@
-"""Converts the inputs and the result of a decision to JSON and back, so that it can be explained and made again."""
+"""Convert the inputs and the result of a decision to JSON and back, to explain and recompute the decision."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ffdl_batch.store import StoredDecision
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The arguments of the policy, and what it decided."""
+    """The arguments of the policy, and its result."""
 
     pool: str
     at: float
     gpus: int
-    """Those that are divided: of the pool, without `fixed`."""
+    """GPUs that the decision divides: those of the pool, without `fixed`."""
     fixed: Mapping[str, int]
     """GPUs of jobs that cannot change now."""
     rules: Rules
@@ -35,7 +35,7 @@ class Decision:
 
 
 def encode(decision: Decision) -> StoredDecision:
-    """Return the decision as it is stored."""
+    """Return the decision in the format of the database."""
     inputs = {
         "gpus": decision.gpus,
         "fixed": decision.fixed,

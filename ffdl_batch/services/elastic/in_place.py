@@ -1,4 +1,4 @@
-"""Shrink running elastic jobs in place: decide whether that is possible, and release the nodes of learners that left.
+"""Shrink running elastic jobs in place: decide whether this is possible, and release nodes whose learners have left.
 
 Each step can be repeated: after a restart, the daemon continues from the row of the job's size.
 """
@@ -28,7 +28,7 @@ from ffdl_batch.store import ElasticJob, JobSize
 log = logging.getLogger(__name__)
 
 LEAVE_S = 300.0
-"""A shrinking job is halted if its learners have not left this long after the time in which controllers end them."""
+"""How long after the grace period of the controllers a shrinking job is halted because its learners have not left."""
 
 
 class InPlaceChanges:
@@ -42,11 +42,10 @@ class InPlaceChanges:
         """When this daemon first waited for the learners of a change (monotonic), by job and time of the request."""
 
     def batch_with(self, changes: SizeChanges, job: Job, learners: int) -> int | None:
-        """Return the batch of a running job after a change in place to this number of learners; None if it cannot be
-        changed in place.
+        """Return the batch of a running job after it shrinks in place to this number of learners; None if it cannot.
 
         The job must permit it, the backend must be able to release nodes, and whole nodes must become free. Each GPU
-        keeps its batch, whatever batch the policy prefers: a change in place needs no new attempt.
+        keeps its batch, even if the policy prefers another one.
         """
         elastic, resources = job.effective_spec.batch.elasticity, job.effective_spec.resources
         if elastic is None or not elastic.in_place or not 0 < learners < resources.learners:
@@ -85,7 +84,7 @@ class InPlaceChanges:
             if nodes is None or not self._give_back(changes, job, nodes):
                 return False
         except (OSError, SchedulerUnreachable) as error:
-            log.debug("job %s: its nodes could not be released now; the scaler tries again: %s", job.id, error)
+            log.debug("job %s: its nodes could not be released; the scaler tries again: %s", job.id, error)
             return False
         except SchedulerError as error:
             self._refused.add(job.id)
@@ -132,8 +131,8 @@ def _of_latest_run(attempt: AttemptDir, sources: Iterable[str]) -> list[Event]:
 def _staying(
     attempt: AttemptDir, launch: LaunchFile, learners: int, leaving: Sequence[Event]
 ) -> tuple[str, ...] | None:
-    """Return the names of the nodes that stay, in their order; None while a controller of another node runs, or if a
-    name is not known. Raises OSError."""
+    """Return the names of the remaining nodes in order; None while a controller of another node runs, or if a name is
+    unknown. Raises OSError."""
     stays = _staying_nodes(launch, learners)
     for rank in range(stays, launch.nodes):
         if not has_ended([event for event in leaving if event.source == node_source(rank)]):

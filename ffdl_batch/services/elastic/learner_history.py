@@ -1,4 +1,4 @@
-"""Reads the new reports of learners about speed, remaining work and size."""
+"""Read new reports of learners: speed, remaining work and size hints."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.store import Attempt
 
 MOST_BYTES = 256 * 1024
-"""Read from one file in one look. If a file has grown by more, its end counts."""
+"""Maximum size read from one file at a time. If a file has grown by more, only its end is read."""
 MOST_ATTEMPTS = 8
-"""The newest attempts of a job, whose reports count."""
+"""Number of attempts of a job whose reports are read, newest first."""
 
 
 @dataclass(slots=True)
@@ -34,14 +34,14 @@ class LearnerHistory:
     remaining: float | None = None
     """Samples."""
     hint: int | None = None
-    """The last one: a change of `hint_learners`, or HOLD."""
+    """The last hint: a change relative to `hint_learners`, or HOLD."""
     hint_learners: int = 0
-    """Learners of the attempt that gave the hint."""
+    """Number of learners of the attempt that printed the hint."""
     loses_checkpoints: bool = False
     """Whether the checkpoints of its last attempt are deleted when the attempt ends."""
     first_at: dict[tuple[int, int], float | None] = field(default_factory=dict)
-    """(attempt, number of its changes in place) → time of the first reported speed after that change; None = earlier
-    than the part of its file that was read."""
+    """(attempt, number of its changes in place) → time of the first reported speed after that change; None = before the
+    part of the file that was read."""
     _read: dict[int, int] = field(default_factory=dict)
     """Bytes of each attempt's file that were read."""
     _closed: set[int] = field(default_factory=set)
@@ -50,7 +50,7 @@ class LearnerHistory:
     """The newest attempt whose launch file was read."""
 
     def look(self, root: Root, job: Job, attempts: Sequence[Attempt]) -> None:
-        """Read new reports. A file that has not grown is not opened. If it belongs to an earlier attempt, it is never
+        """Read new reports. A file that has not grown is not opened. If it belongs to an earlier attempt, it is not
         checked again."""
         for attempt in attempts[-MOST_ATTEMPTS:]:
             if attempt.number in self._closed:
@@ -85,7 +85,7 @@ class LearnerHistory:
             try:
                 records.append(decode_record(line.decode("utf-8", "replace")))
             except RecordError:
-                continue  # also the rest of a line whose beginning was left out
+                continue  # for example the rest of a line whose beginning was skipped
         return records
 
     def _add(self, job: Job, attempt: Attempt, records: Sequence[MetricRecord]) -> None:
@@ -109,7 +109,7 @@ class LearnerHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Spell:
-    """A period in which an attempt had one size. Reports during a change in place belong to no size."""
+    """A period in which an attempt had one size. Reports during a change in place are ignored."""
 
     begin: float
     end: float

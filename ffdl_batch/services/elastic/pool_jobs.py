@@ -1,4 +1,4 @@
-"""Describes an elastic job to the policy: how long it would take at each size, and what a change costs. Pure."""
+"""Describe an elastic job to the policy: its predicted time at each size, and the cost of a change. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ffdl_batch.services.elastic.learner_history import LearnerHistory
 from ffdl_batch.store import Attempt, JobSize
 
 RESTART_S = 60.0
-"""What a change costs until one was measured."""
+"""Cost of a change before one has been measured."""
 REMAINING_S = 3600.0
 """How long a job runs that neither reports its remaining work nor has a time limit."""
 LEAST_REMAINING_S = 1.0
@@ -29,13 +29,13 @@ LEAST_REMAINING_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A job for the policy, and why it keeps its size ("" = it may change)."""
+    """A job as input of the policy, and why it keeps its size ("" = it may change)."""
 
     job: PoolJob
     hold: str
 
 
-def describe(  # noqa: PLR0913 - all that is known of a job
+def describe(  # noqa: PLR0913 - everything that is known about a job
     job: Job,
     size: JobSize | None,
     attempts: Sequence[Attempt],
@@ -46,10 +46,10 @@ def describe(  # noqa: PLR0913 - all that is known of a job
     restart_s: float = RESTART_S,
     possible: Collection[int],
 ) -> Described | None:
-    """Return the job as the policy sees it; None if no permitted size fits into the pool.
+    """Return the job as input of the policy; None if no permitted size fits into the pool.
 
-    `attempts` are all of its attempts in order; `restart_s` is what a change costs if none of its own was measured;
-    `possible` are the numbers of learners with which it can be planned.
+    `attempts` are all of its attempts in order. `restart_s` is the cost of a change if none of this job was measured.
+    `possible` has the numbers of learners with which the job can be planned.
     """
     elastic, resources = job.spec.batch.elasticity, job.effective_spec.resources
     assert elastic is not None  # it belongs to a pool
@@ -61,7 +61,7 @@ def describe(  # noqa: PLR0913 - all that is known of a job
         restart_s = size.restart_s
     restart_s = min(
         restart_s, HORIZON_S / 2
-    )  # it contains the time in the scheduler's queue, and must not exclude changes
+    )  # it includes the time in the scheduler's queue, and must not rule out all changes
     permitted = [one for one in _permitted(elastic, history, job.spec.resources.learners, per) if one in possible]
     choices = [
         (learners, gpus, one)
@@ -114,7 +114,7 @@ def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -
     if history.hint == HOLD:
         return "the job printed ffdl-scale: hold"
     if history.loses_checkpoints:
-        return "a halt would lose its checkpoints with its pods: set a claim, or a data store for results"
+        return "a halt would delete its checkpoints with its pods; set a claim, or a data store for results"
     halts = [one for one in attempts if one.interruption == Interruption.HALT.value]
     if halts and halts[-1].checkpoint.asked and not halts[-1].checkpoint.confirmed:
         return "its last halt left no checkpoint"
@@ -124,7 +124,7 @@ def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -
 
 
 def _permitted(elastic: Elastic, history: LearnerHistory, learners: int, gpus: float) -> Iterator[int]:
-    """Yield the numbers of learners that the job may have."""
+    """Yield the permitted numbers of learners."""
     least, most = elastic.min_learners, elastic.max_learners
     if history.hint:
         most = max(least, min(most, history.hint_learners + history.hint))
@@ -136,8 +136,8 @@ def _permitted(elastic: Elastic, history: LearnerHistory, learners: int, gpus: f
 
 
 def _batches(elastic: Elastic, gpus: int, present: int, history: LearnerHistory) -> list[int]:
-    """Return global batches to compare: powers of two for each GPU, the least, the largest and the present one. Before
-    a speed is known, only the requested one."""
+    """Return the global batches to compare: powers of two on each GPU, the smallest, the largest and the present batch.
+    Before a speed is known, return only the requested batch."""
     permitted = elastic.batches_per_gpu(gpus)
     if not permitted:
         return []
@@ -148,8 +148,8 @@ def _batches(elastic: Elastic, gpus: int, present: int, history: LearnerHistory)
 
 
 def _per_sample_s(history: LearnerHistory, choices: Sequence[tuple[int, int, int]]) -> list[float]:
-    """Return the seconds for one sample with each of the choices of learners, GPUs and batch. Each learner counts as a
-    node, as in the measurements."""
+    """Return the seconds per sample for each choice of learners, GPUs and batch. Each learner counts as a node, as in
+    the measurements."""
     learners, gpus, batch = np.array(choices).T
     return [float(one) for one in history.times.predict(learners, gpus, batch // gpus).step_s / batch]
 
@@ -157,7 +157,8 @@ def _per_sample_s(history: LearnerHistory, choices: Sequence[tuple[int, int, int
 def _remaining_samples(
     job: Job, attempt: Attempt | None, history: LearnerHistory, per_sample_s: float, now: float
 ) -> float:
-    """Return the samples that are left, or a stand-in: what the job can do until its limit at its submitted size."""
+    """Return the remaining samples. If unknown, return those that the submitted size can process until the time
+    limit."""
     if history.remaining is not None:
         return max(history.remaining, LEAST_REMAINING_S / per_sample_s)
     limit_s = job.effective_spec.batch.limit_s

@@ -1,4 +1,4 @@
-"""Shows what pools do and why, and pauses and resumes them. Only a replay needs numpy and scipy."""
+"""Show pools and the reasons for their sizes, and pause and resume pools. Only a replay needs numpy and scipy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ffdl_batch.services.refusals import wrong_state, wrong_usage
 from ffdl_batch.store import ElasticJob, SizeState, StoredDecision
 
 _NEEDED = frozenset(("gpus", "batch", "remaining_s", "restart_s", "hold", "sizes"))
-"""What is shown of each job of a decision."""
+"""Keys that must exist for each job of a decision, because they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ def _view(
         paused_at,
         last.at,
         last.at + pool.interval_s if makes and last.at is not None else None,
-        f"{' and '.join(pools.missing)} not installed, so jobs run as submitted: {INSTALL}" if pools.missing else "",
+        f"{' and '.join(pools.missing)} not installed, so jobs run as submitted; to install: {INSTALL}"
+        if pools.missing
+        else "",
         tuple(view for one, view in zip(jobs, shown, strict=True) if caller.is_admin or one.job.uid == caller.uid),
     )
 
@@ -89,9 +91,9 @@ def _job(one: ElasticJob, last: _Last) -> PoolJobView:
     elif size is not None and size.state is SizeState.HALTING:
         wanted = workers_of(size.learners, per) if size.learners else 0
         reason = (
-            f"being halted, to continue with {counted(size.learners, 'learner')}"
+            f"being halted to continue with {counted(size.learners, 'learner')}"
             if size.learners
-            else "being halted, to free its GPUs"
+            else "being halted to free its GPUs"
         )
     elif not has_gpus:
         reason = job.pending_reason
@@ -99,7 +101,8 @@ def _job(one: ElasticJob, last: _Last) -> PoolJobView:
 
 
 def _last(storage: JobStorage, pool: str) -> _Last:
-    """Return the last decision. One that is damaged, or that an older release wrote differently, counts as none."""
+    """Return the last decision. If it is damaged, or if an older release wrote it in another format, return an empty
+    one."""
     found, none = next(storage.store.elastic.decisions(pool, 1), None), _Last(None, {}, {}, 0)
     if found is None:
         return none
@@ -113,15 +116,19 @@ def _last(storage: JobStorage, pool: str) -> _Last:
 
 
 def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_id: str) -> SizeExplanation:
-    """Return why a job has its size. Raises :class:`Refused` if no decision compared it."""
+    """Return why a job has its size. Raises :class:`Refused` if the last decision did not include the job."""
     job = own_job(storage.store, caller, job_id)
     name = pools.pool_of(job)
     if name is None:
-        raise wrong_state(f"{job.id} belongs to no pool, so its size does not change", "see batch.elastic.pool")
+        raise wrong_state(
+            f"{job.id} belongs to no pool, so its size does not change", "to list the pools: ffdl scaler status"
+        )
     last = _last(storage, name)
     found = last.jobs.get(job.id)
     if found is None or last.at is None:
-        raise wrong_state(f"the last decision about pool {name} did not compare {job.id}: it is {job.state}")
+        raise wrong_state(
+            f"the last decision about pool {name} compared no sizes of {job.id}, which is now {job.state}"
+        )
     fastest = {one["name"]: min((size[1] for size in one["sizes"]), default=math.inf) for one in last.jobs.values()}
     wanted_gpus, wanted_batch = last.targets[job.id]
     return SizeExplanation(
@@ -143,8 +150,8 @@ def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_i
 
 
 def pause_pool(storage: JobStorage, pools: ElasticPools, name: str) -> None:
-    """Stop decisions about a pool. Its jobs keep their sizes, and those that wait run as submitted. A change that has
-    begun is finished. Raises :class:`Refused` for an unknown pool."""
+    """Stop decisions about a pool. Running jobs keep their sizes, and waiting jobs start with their last or submitted
+    size. A change in progress is finished. Raises :class:`Refused` for an unknown pool."""
     _known(pools, name)
     storage.store.elastic.pause(name, storage.clock.now())
     storage.store.make_due([one.job.id for one in storage.store.elastic.jobs() if pools.pool_of(one.job) == name])
@@ -168,14 +175,15 @@ def _known(pools: ElasticPools, name: str) -> ElasticPool:
 def replay_decisions(
     storage: JobStorage, pools: ElasticPools, caller: Caller, name: str | None
 ) -> tuple[ReplayedDecision, ...]:
-    """Repeat the recorded decisions about a pool (None = all), and return them, oldest first, with the differences.
-    Jobs of other users are not named. Raises :class:`Refused` for an unknown pool, and if numpy or scipy is
-    missing."""
+    """Recompute the recorded decisions about a pool (None = all). Return them with the differences, oldest first.
+
+    Jobs of other users are not named. Raises :class:`Refused` for an unknown pool, or if numpy or scipy is missing.
+    """
     names = sorted(pools.pools) if name is None else [name]
     for one in names:
         _known(pools, one)
     if pools.missing:
-        raise wrong_state(f"{' and '.join(pools.missing)} not installed", INSTALL)
+        raise wrong_state(f"{' and '.join(pools.missing)} not installed", f"to install: {INSTALL}")
     return tuple(_replay(storage, caller, one) for pool in names for one in storage.store.elastic.decisions(pool))
 
 

@@ -1,4 +1,4 @@
-"""Remembers with how many learners each job of a pool can be planned, so that few attempts are planned to find out."""
+"""Cache the numbers of learners with which each job of a pool can be planned, because planning attempts is slow."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from ffdl_batch.services.job_storage import JobStorage
 log = logging.getLogger(__name__)
 
 REFUSED_S = 600.0
-"""After this time, all of this is found out again, because nodes may have been added."""
+"""How long results are cached. Nodes may have been added after that."""
 MOST_ON_NODE = 64
-"""If this many learners fit on a node, the number for each node is not limited."""
+"""If this many learners fit on a node, the number of learners per node counts as unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PerNode:
-    """How many learners of a job one node takes."""
+    """How many learners of a job fit on one node."""
 
     learners: int
     gpus: float
-    """GPUs of each learner when this was found out."""
+    """GPUs per learner for which this was determined."""
     until: float
-    """When it is found out again (monotonic)."""
+    """When this is determined again (monotonic)."""
 
 
 class PossibleSizes:
-    """Finds the numbers of learners that use the nodes of each job well."""
+    """Finds the numbers of learners that fill the nodes of each job."""
 
     def __init__(self, storage: JobStorage, adapters: Adapters, node_exclusion: NodeExclusion) -> None:
         self._storage, self._adapters, self._node_exclusion = storage, adapters, node_exclusion
         self._per_node: dict[JobId, _PerNode] = {}
         self._refused: dict[JobId, dict[int, float]] = {}
-        """Numbers of learners with which a job cannot be planned, and when each is tried again (monotonic)."""
+        """Numbers of learners with which a job cannot be planned → when each is tried again (monotonic)."""
 
     def forget(self, live: Collection[JobId]) -> None:
-        """Forget all jobs but these, and the sizes that may be tried again."""
+        """Remove all other jobs from the cache, and the refusals that have expired."""
         now = self._now()
         self._per_node = {job_id: found for job_id, found in self._per_node.items() if job_id in live}
         self._refused = {
@@ -56,8 +56,8 @@ class PossibleSizes:
         }
 
     def look(self, jobs: Iterable[Job]) -> None:
-        """Find out what one node takes of each job for which this is not known. If the scheduler does not answer, keep
-        what is known."""
+        """Determine how many learners fit on one node for jobs that are not cached. If the scheduler does not answer,
+        keep the cached results."""
         for job in jobs:
             known, gpus = self._per_node.get(job.id), job.effective_spec.resources.gpus
             if known is not None and known.gpus == gpus and known.until > self._now():
@@ -65,12 +65,13 @@ class PossibleSizes:
             try:
                 found = self._find_per_node(job)
             except SchedulerUnreachable as error:
-                log.info("the sizes of jobs stay as known, because the scheduler does not answer: %s", error)
+                log.info("the possible sizes of jobs are not updated, because the scheduler does not answer: %s", error)
                 return
             self._per_node[job.id] = _PerNode(found, gpus, self._now() + REFUSED_S)
 
     def of(self, job: Job) -> frozenset[int]:
-        """Return the numbers of learners that the job may have. If nothing is known of its nodes, any number fits."""
+        """Return the numbers of learners that the job may have. If nothing is known about its nodes, any number
+        fits."""
         elastic, known = _elastic(job), self._per_node.get(job.id)
         per_node = MOST_ON_NODE if known is None else known.learners
         always, refused = _always(job), self._refused.get(job.id, ())
@@ -81,10 +82,10 @@ class PossibleSizes:
         )
 
     def can_plan(self, job: Job, learners: int, batch: int) -> bool:
-        """Return whether an attempt with this size can be planned and leaves no GPU of its allocation idle: the
-        scheduler allocates the same number on each node. If not, refuse the size for REFUSED_S.
+        """Return whether an attempt with this size can be planned and leaves no GPU of its allocation idle. (The
+        scheduler allocates the same number on each node.) If not, refuse the size for REFUSED_S.
 
-        The deployer fails a job that cannot run as it is. Raises SchedulerUnreachable.
+        The present size is always accepted: if it cannot run, the deployer fails the job. Raises SchedulerUnreachable.
         """
         if learners == job.effective_spec.resources.learners:
             return True
@@ -95,7 +96,8 @@ class PossibleSizes:
         return False
 
     def _find_per_node(self, job: Job) -> int:
-        """Return the largest number of learners on one node, at most MOST_ON_NODE; 1 if each learner has its own."""
+        """Return the largest number of learners on one node, at most MOST_ON_NODE; 1 if each learner has its own
+        node."""
         batch = replace(job.spec.batch, elasticity=None)
         unlimited = replace(job, spec=replace(job.spec, batch=batch))
         more = range(2, MOST_ON_NODE + 1)
@@ -119,14 +121,14 @@ class PossibleSizes:
 
 
 def fills_nodes(learners: int, per_node: int) -> bool:
-    """Return whether jobs with this many learners can fill nodes that take `per_node` of them each."""
+    """Return whether jobs with this many learners can fill nodes on which `per_node` learners fit."""
     if per_node >= MOST_ON_NODE:
         return True
     return per_node % learners == 0 if learners <= per_node else learners % per_node == 0
 
 
 def _always(job: Job) -> set[int]:
-    """Return the numbers of learners that are permitted on any nodes: the least, the submitted and the present one."""
+    """Return the numbers of learners that need not fill nodes: the minimum, the submitted and the present number."""
     return {_elastic(job).min_learners, job.spec.resources.learners, job.effective_spec.resources.learners}
 
 

@@ -1,7 +1,7 @@
-"""Divides the GPUs of each pool among its elastic jobs: load, decide, record, act.
+"""Divide the GPUs of each pool among its elastic jobs: load, decide, record, act.
 
-Only the daemon that holds the lease of a pool decides about it. All state that must survive is in the database;
-another scaler reads the reports of learners again.
+Only the daemon that holds the lease of a pool decides about it. All persistent state is in the database. After a
+restart, the scaler reads the reports of learners again.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ log = logging.getLogger(__name__)
 LEAST_S = 1.0
 """Shortest time between two decisions about a pool."""
 PAUSES = 5
-"""Minimum pause after decisions, as a multiple of the time that they took."""
+"""Minimum pause after decisions, as a multiple of their duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """The jobs of a pool, by what can be decided about them."""
+    """The jobs of a pool: those that a decision may change, and the others."""
 
     open: tuple[ElasticJob, ...]
-    """They run or wait, and may get another size."""
+    """Running and waiting jobs that may get another size."""
     fixed: Mapping[str, int]
-    """GPUs of jobs that have been decided about, or cannot change now."""
+    """GPUs of jobs that are being changed, or cannot change now."""
 
 
 class Scaler:
@@ -66,16 +66,16 @@ class Scaler:
         self._look_s = leases.seconds / 2
         """The longest pause: leases that are held must not expire, and others may be free."""
         self._decided_at: dict[str, float] = {}
-        """When each pool was decided about last (monotonic)."""
+        """When the last decision about each pool was made (monotonic)."""
         self._pause_s = 0.0
-        """The shortest time between two decisions, from the duration of the last ones."""
+        """Minimum time between two decisions, derived from the duration of the last ones."""
         self._soon: set[str] = set()
-        """Pools in which a job has come or ended since."""
+        """Pools in which a job has arrived or ended since the last decision."""
         self._in_place, self._shrinks = InPlaceChanges(adapters), False
         self._histories: dict[JobId, LearnerHistory] = {}
         self._sizes = PossibleSizes(storage, adapters, node_exclusion)
         self._timed: set[tuple[JobId, int]] = set()
-        """Restarts whose duration was measured: job and attempt."""
+        """Restarts whose duration has been measured: job and attempt."""
 
     def step(self) -> tuple[int, float]:
         """Continue changes, and decide about the pools that are due. Return how many jobs changed, and how long to
@@ -105,7 +105,7 @@ class Scaler:
         return changed, min([self._look_s, *(max(LEAST_S, self._due_in_s(name)) for name in decided)])
 
     def is_busy(self) -> bool:
-        """Return whether a job has ended and is about to continue with another size. It does not count as live."""
+        """Return whether a halted job is about to continue with another size. Such a job does not count as live."""
         return bool(self._storage.store.elastic.halted())
 
     def close(self) -> None:
@@ -127,8 +127,8 @@ class Scaler:
         return resume_halted(self._storage, lambda job: self._changes_of(job, held))
 
     def _changes_of(self, job: Job, held: Sequence[str]) -> SizeChanges | None:
-        """Return the object that finishes a change of a job, also in a paused or removed pool; None if another daemon
-        finishes it."""
+        """Return the object that finishes a change of a job, even if its pool is paused or removed; None if another
+        daemon finishes it."""
         name = self._pools.pool_of(job)
         if name is None:
             return unpooled(self._storage, job, self._reached)
@@ -172,11 +172,11 @@ class Scaler:
             return one
 
     def _look(self, one: ElasticJob, attempts: Sequence[Attempt]) -> ElasticJob:
-        """Read what its learners have reported. Return the job, with the time of its last change if that is new."""
+        """Read new reports of the job's learners. Return the job, with the duration of its last change if it is new."""
         job, size = one.job, one.size
         history = self._histories.setdefault(job.id, LearnerHistory())
         if size is not None and size.state is SizeState.SHRINKING and size.attempt == job.attempt:
-            return one  # only after the change is it known which size its reports belong to
+            return one  # the size of each report is known only after the change
         history.look(self._storage.root, job, attempts)
         key, first_at = (job.id, job.attempt), history.first_at.get((job.attempt, 0))
         if size is None or first_at is None or key in self._timed or size.attempt != job.attempt:
@@ -264,24 +264,24 @@ def _sort(jobs: Sequence[ElasticJob]) -> _Sorted:
 
 
 def _waits_as_requested(job: Job) -> bool:
-    """Return whether the job waits in the scheduler because its manifest requests that, perhaps for days. The pool
-    keeps no GPUs for it: when it starts, other jobs shrink."""
+    """Return whether the job waits in the scheduler because its manifest requests it, perhaps for days. The pool
+    reserves no GPUs for such a job: when it starts, other jobs shrink."""
     batch = job.spec.batch
     return job.state is JobState.QUEUED and job.attempt == 1 and bool(batch.hold or batch.begin or batch.dependency)
 
 
 def _is_changing(job: Job, size: JobSize | None) -> bool:
-    """Return whether a change of the job's size has begun. The job then counts with its new size."""
+    """Return whether a change of size is in progress. The job then counts with its new size."""
     if size is None:
         return False
     if size.state is SizeState.SHRINKING:
         return size.attempt == job.attempt and job.state is JobState.PROCESSING
-    # A job in PENDING was resumed by its owner before the scaler could.
+    # If the job is PENDING, its owner resumed it before the scaler could.
     return size.state is SizeState.HALTING and job.state is not JobState.PENDING
 
 
 def _undescribed(jobs: Sequence[ElasticJob], described: Sequence[Described]) -> dict[str, int]:
-    """Return the GPUs of running jobs that no permitted size fits: they keep theirs."""
+    """Return the GPUs of running jobs without a permitted size. They keep their GPUs."""
     known = {one.job.name for one in described}
     running = [one.job for one in jobs if one.job.state is JobState.PROCESSING]
     return {job.id: _gpus(job) for job in running if job.id not in known}
@@ -293,7 +293,7 @@ def _gpus(job: Job) -> int:
 
 
 def _without_holds_beyond(described: tuple[Described, ...], gpus: int) -> tuple[Described, ...]:
-    """Let all jobs change if those that keep their size need more GPUs than the pool has."""
+    """Remove all holds if the held jobs need more GPUs than the pool has."""
     if sum(one.job.gpus for one in described if one.hold) <= gpus:
         return described
     return tuple(replace(one, job=replace(one.job, held=False), hold="") for one in described)

@@ -1,6 +1,6 @@
-"""Set the sizes of elastic jobs: admit waiting jobs, halt and resume running ones, or let learners leave.
+"""Change the sizes of elastic jobs: admit waiting jobs, halt and resume running ones, or release learners.
 
-Each change is written with its job in one transaction, so that it continues after a crash, and once.
+Each change is written with its job in one transaction, so that it is finished exactly once, even after a crash.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ log = logging.getLogger(__name__)
 LOOK_S, SHRINKING_S = 60.0, 1.0
 """Pauses of LastChanges, unless a job changes before: without and with a job that shrinks, whose nodes are idle."""
 Reached = Callable[[str], None]
-"""Called with the name of each step; tests make it fail or kill the process there."""
+"""Called with the name of each step. Tests use it to fail or kill the process at that step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeChanges:
     """Changes the sizes of jobs of one pool, while this daemon holds its lease.
 
-    All methods return True if they changed the job, and False if it has changed since it was read, or another scaler
-    holds the lease.
+    All methods return True if they changed the job. They return False if the job has changed since it was read, or if
+    another scaler holds the lease.
     """
 
     storage: JobStorage
     pool: str
     lease: NamedLease | None
-    """None = the pool is not configured, so no daemon has its lease. Changes can be finished, but not started."""
+    """None = the pool is not configured, so no daemon holds its lease. Changes can be finished, but not started."""
     reached: Reached
 
     def admit(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:
-        """Let the deployer submit the next attempt of a job in PENDING, with this size."""
+        """Allow the deployer to submit the next attempt of a PENDING job with this size."""
         size = JobSize(job.id, SizeState.ADMITTED, job.attempt + 1, learners, batch, self._now())
         overrides = replace(job.overrides, learners=learners, global_batch=batch)
         change = Change(columns={"overrides": overrides, "pending_reason": ""})
@@ -49,11 +49,11 @@ class SizeChanges:
             return False
         self.reached("admitted")
         self.storage.store.make_due([job.id])
-        log.info("pool %s: %s begins with %s and batch %d", self.pool, job.id, counted(learners, "learner"), batch)
+        log.info("pool %s: %s starts with %s and batch %d", self.pool, job.id, counted(learners, "learner"), batch)
         return True
 
     def halt(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:
-        """Ask a running job to end, so that it can continue with this size; 0 learners = it waits then."""
+        """Halt a running job, so that it can continue with this size. 0 learners = the job waits after the halt."""
         size = JobSize(job.id, SizeState.HALTING, job.attempt, learners, batch, self._now())
         change = Change(columns={"requested_action": RequestedAction.HALT})
         updated = self.storage.store.elastic.change(self.lease, job, change, size, known)
@@ -61,17 +61,12 @@ class SizeChanges:
             return False
         self.reached("halted")
         notify_controllers(self.storage, updated)
-        log.info(
-            "pool %s: %s is halted, to continue with %s and batch %d",
-            self.pool,
-            job.id,
-            counted(learners, "learner"),
-            batch,
-        )
+        then = f"continue with {counted(learners, 'learner')} and batch {batch}" if learners else "free its GPUs"
+        log.info("pool %s: %s is being halted to %s", self.pool, job.id, then)
         return True
 
     def shrink(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:
-        """Let the learners with the highest numbers leave a running job, so that it continues in place with this
+        """Release the learners with the highest numbers from a running job, so that it continues in place with this
         size."""
         size = JobSize(job.id, SizeState.SHRINKING, job.attempt, learners, batch, self._now())
         if self.storage.store.elastic.change(self.lease, job, Change(), size, known) is None:
@@ -82,7 +77,7 @@ class SizeChanges:
         return True
 
     def note_shrunk(self, job: Job, known: JobSize, resizes: tuple[Resize, ...]) -> bool:
-        """Record that the nodes of a shrinking job were released. `resizes` are the earlier ones of its attempt."""
+        """Record that the nodes of a shrinking job were released. `resizes` are the earlier changes of its attempt."""
         done = Resize(known.requested_at, self._now(), known.learners, known.global_batch)
         size = f"{counted(known.learners, 'learner')} and batch {known.global_batch}"
         overrides = replace(job.overrides, learners=known.learners, global_batch=known.global_batch)
@@ -154,7 +149,7 @@ class LastChanges:
         return changed, SHRINKING_S if shrinking else LOOK_S
 
     def is_busy(self) -> bool:
-        """Return whether a job is about to be resumed. It does not count as live."""
+        """Return whether a halted job is about to be resumed. Such a job does not count as live."""
         return bool(self.storage.store.elastic.halted())
 
     def close(self) -> None:
@@ -168,9 +163,9 @@ def unpooled(storage: JobStorage, job: Job, reached: Reached = lambda _step: Non
 
 
 def let_leave(storage: JobStorage, job: Job, learners: int) -> None:
-    """Ask the controllers to end all but the first `learners` learners. If this fails, the scaler repeats it."""
+    """Request that the controllers end all but the first `learners` learners. If this fails, the scaler tries again."""
     try:
         storage.tree.check()
         write_control(storage.root, job, learners=learners)
     except OSError as error:
-        log.warning("job %s: its control cell could not be written now; the scaler tries again: %s", job.id, error)
+        log.warning("job %s: its control.json could not be written; the scaler tries again: %s", job.id, error)

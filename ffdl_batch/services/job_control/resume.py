@@ -76,13 +76,13 @@ def _check_state(job: Job) -> None:
         return
     if not job.state.is_terminal:
         cure = (
-            f"ffdl wait {job.id} waits for its end"
+            f"to wait for its end: ffdl wait {job.id}"
             if job.requested_action.value != "none"
-            else f"ffdl halt {job.id} first"
+            else f"to stop it first: ffdl halt {job.id}"
         )
-        raise wrong_state(f"{job.id} is {job.state}: only a job that was halted, or failed, can be resumed", cure)
+        raise wrong_state(f"{job.id} is {job.state}: only HALTED and FAILED jobs can be resumed", cure)
     what = "has completed" if job.state is JobState.COMPLETED else "was cancelled"
-    raise wrong_state(f"{job.id} {what}: only a job that was halted, or failed, can be resumed", "submit it again")
+    raise wrong_state(f"{job.id} {what}: only HALTED and FAILED jobs can be resumed", "submit it again")
 
 
 def _overrides(job: Job, resume: Resume) -> Overrides:
@@ -96,7 +96,7 @@ def _overrides(job: Job, resume: Resume) -> Overrides:
     if resume.gpus is not None:
         gpus = resume.gpus
         if not math.isfinite(gpus) or not 0 <= gpus <= MAX_GPUS:
-            raise wrong_usage(f"--gpus: {gpus:g} is not a number of GPUs; write a number from 0 up")
+            raise wrong_usage(f"--gpus: {gpus:g} is not a valid number of GPUs; write 0 or more")
     if resume.time is not None:
         try:
             time_s = parse_requested_time(resume.time)
@@ -170,5 +170,5 @@ def _sentence(storage: JobStorage, job: Job, resume: Resume, overrides: Override
     return (
         "resumed by its owner"
         + (f" with {' and '.join(altered)}" if altered else "")
-        + (f"; its submission's batch.{' and batch.'.join(waited)} held it up, and will not again" if waited else "")
+        + (f"; it no longer waits for batch.{' and batch.'.join(waited)} of its submission" if waited else "")
     )

@@ -145,8 +145,8 @@ class Judge:
         return Judged(job, change, verdict) if change is not None else None
 
     def _with_size(self, job: Job, facts: AttemptFacts) -> AttemptFacts:
-        """Return the facts with the number of learners that the current attempt started with. Only a job that shrinks
-        in place may have fewer now."""
+        """Return the facts with the number of learners that the current attempt started with. A job that shrank in
+        place has fewer now."""
         elastic = job.spec.batch.elasticity
         facts = replace(facts, learners=job.effective_spec.resources.learners)
         if elastic is None or not elastic.in_place:

@@ -133,7 +133,8 @@ def _ended(job: Job, verdict: Verdict, facts: AttemptFacts, remains: Remains, co
         return _job_end(verdict, verdict.message, columns, end)
     detail = decision.sentence.removeprefix(describe_interruption(why, simulated=verdict.is_simulated))
     message = _joined(verdict.message, detail)
-    # A failure during the halt of an elastic job does not end it. The scaler or user that requested the halt decides.
+    # A failure during the halt of an elastic job does not end the job. The scaler or user that requested the halt
+    # decides.
     is_halted = facts.requested_action is RequestedAction.HALT and job.spec.batch.elasticity is not None
     is_wanted = decision.goes_on and (is_halted or facts.requested_action is RequestedAction.NONE)
     if is_wanted and remains.stops_retries and not remains.is_successor_begun:

@@ -1,7 +1,7 @@
-"""Reads what was measured of the user's earlier jobs like a new one, and how often its partition preempts jobs.
+"""Read measurements of the user's earlier jobs like a new one, and how often its partition preempts jobs.
 
-A job is like another if name, framework, backend and GPU type are the same. The newest LAST are read, for a bounded
-time.
+A job is like another if name, framework, backend and GPU type are the same. Only the newest LAST jobs with the name
+are considered, and measurements are read for at most PATIENCE_S.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ffdl_batch.services.refusals import StreamStopped
 from ffdl_batch.store import Attempt
 
 LAST = 20
-"""How many jobs are read."""
+"""Maximum number of jobs to consider."""
 DAYS, LOOKED_AT = 90, 500
-"""Preemptions are counted in so many days, in at most so many jobs."""
+"""Preemptions are counted over this many days, in at most this many jobs."""
 PATIENCE_S = 20.0
-"""How long metrics and usage samples are read."""
+"""Maximum time for reading metrics and usage samples."""
 _MEMORY_KILL = "user.memory"
 
 
@@ -52,7 +52,7 @@ class LikeJobs:
     backend: str
     is_late: Callable[[], bool]
     unread: int = 0
-    """How many attempts could not be read in time."""
+    """Number of attempts that could not be read in time."""
     _like: list[Job] = field(default_factory=list)
 
     def jobs(self) -> list[LikeJob]:
@@ -117,7 +117,7 @@ class LikeJobs:
         )
 
     def checkpoints(self) -> tuple[CheckpointAdvice | None, list[str]]:
-        """Return how often to save a checkpoint in the partition, and a note if that cannot be known."""
+        """Return how often to save a checkpoint in the partition, and a note if this is unknown."""
         store, now, spec = self.storage.store, self.storage.clock.now(), self.spec
         jobs = [
             job
@@ -146,8 +146,10 @@ class LikeJobs:
         found = advise_checkpoints(times, len(preempted), ran_s)
         if found is not None or not (preempted or spec.batch.preemptible):
             return found, []
-        missing = "no checkpoint of these jobs was measured; try: ffdl drill preempt" if preempted else (
-            f"your jobs were not preempted there in {ran_s / HOUR_S:.1f} hours"
+        missing = (
+            "no checkpoint of these jobs was measured; to measure one: ffdl drill preempt MANIFEST"
+            if preempted
+            else f"your jobs ran in this partition for {ran_s / HOUR_S:.1f} hours without a preemption"
         )  # fmt: skip
         return None, [f"no checkpoint interval: {missing}"]
 

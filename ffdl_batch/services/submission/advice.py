@@ -1,4 +1,4 @@
-"""Gives advice on the resources of a submission, from the user's earlier jobs like it. Submits nothing."""
+"""Advise on the resources of a submission, based on the user's earlier jobs like it. Submits nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ffdl_batch.services.queries.like_jobs import PATIENCE_S, LikeJobs
 from ffdl_batch.services.submission.validation import Candidate, read_submission
 
 GROWTH = 2
-"""Sizes up to so many times the largest measured one are choices."""
+"""The largest choice, as a multiple of the largest measured size."""
 
 
 def advise(storage: JobStorage, adapters: Adapters, caller: Caller, submission: Submission) -> Advice:
@@ -51,7 +51,9 @@ def advise(storage: JobStorage, adapters: Adapters, caller: Caller, submission: 
         choices = [_with_cost(one, rates, candidate.spec.resources.gpu_type) for one in choices]
     checkpoint, more = past.checkpoints()
     if past.unread:
-        more.append(f"the measurements of {counted(past.unread, 'attempt')} were not read in {PATIENCE_S:.0f} s")
+        more.append(
+            f"the measurements of {counted(past.unread, 'attempt')} could not be read within {PATIENCE_S:.0f} s"
+        )
     return Advice(
         candidate.spec.name,
         candidate.spec.framework.name,
@@ -85,8 +87,8 @@ def _with_cost(choice: Choice, rates: Rates, gpu_type: str) -> Choice:
 
 
 def _gpus_per_node(adapters: Adapters, candidate: Candidate, jobs: Sequence[LikeJob]) -> int:
-    """Return the most GPUs of the job's type on a node: of its backend, or if that is not known, of earlier jobs on
-    several nodes. 0 = not known."""
+    """Return the largest number of GPUs of the job's type on a node of its backend. If it is unknown, derive it from
+    earlier jobs on several nodes. 0 = unknown."""
     try:
         nodes = adapters.facts(candidate.backend).nodes
     except SchedulerUnreachable:
@@ -108,9 +110,9 @@ class _Sizes:
 
     spec: JobSpec
     per_node: int
-    """GPUs of a node; 0 = not known."""
+    """GPUs of a node; 0 = unknown."""
     part: float = 1.0
-    """Fraction of a GPU that a device of the requested type is."""
+    """Size of a device of the requested type, as a fraction of a GPU."""
 
     @property
     def requested(self) -> Form:
@@ -120,7 +122,7 @@ class _Sizes:
         return Form(resources.learners, resources.gpus, batch)
 
     def forms(self, most_workers: int) -> list[Form]:
-        """Return the requested size, and powers of two up to so many GPUs."""
+        """Return the requested size, and powers of two up to this number of GPUs."""
         elastic, requested = self.spec.batch.elasticity, replace(self.requested, batch=None)
         powers = [2**exponent for exponent in range(most_workers.bit_length())]
         found = [requested]
@@ -155,7 +157,7 @@ class _Sizes:
         return None if elastic is None else elastic.batch_on(_workers(form))
 
     def key(self, form: Form) -> tuple[int, int, int]:
-        """Return nodes, GPUs and batch of a GPU, for the throughput model."""
+        """Return nodes, GPUs and batch per GPU, for the throughput model."""
         workers = _workers(form)
         nodes = 1 if self.spec.batch.placement is Placement.PACK else form.learners
         if self.per_node and form.gpus:
@@ -168,7 +170,7 @@ def _workers(form: Form) -> int:
 
 
 def _profile(sizes: _Sizes) -> tuple[Form, ...]:
-    """Return the sizes of short runs that show the throughput; none without the extra elastic."""
+    """Return the sizes of short runs that measure the throughput; none without the extra elastic."""
     try:
         from ffdl_batch.elastic.throughput_model import Size, choose_profile
     except ImportError:
@@ -181,7 +183,7 @@ def _profile(sizes: _Sizes) -> tuple[Form, ...]:
 
 
 def _choose(sizes: _Sizes, jobs: Sequence[LikeJob]) -> tuple[list[str], list[Choice]]:
-    """Return notes and choices. Speeds compare only if all of their batches are known, or none."""
+    """Return notes and choices. Speeds can be compared only if the batches of all of them are known, or of none."""
     is_elastic = sizes.spec.batch.elasticity is not None
     measured = [
         one for job in jobs for one in job.attempts if one.samples_per_s and is_elastic == (one.form.batch is not None)
@@ -195,7 +197,7 @@ def _choose(sizes: _Sizes, jobs: Sequence[LikeJob]) -> tuple[list[str], list[Cho
         return [f"sizes are not compared: the extra elastic is missing; {cure}"], _finish(sizes, jobs, [])
     notes = [] if is_elastic else ["the batch of each GPU is assumed to be the same at all sizes"]
     if all(job.samples is None for job in jobs):
-        notes.append("no time is predicted: no job like it has completed, or reported remaining= with its throughput")
+        notes.append("no time is predicted: no job like it has completed or reported remaining= with its throughput")
     return notes, _finish(sizes, jobs, predicted)
 
 
@@ -217,7 +219,9 @@ def _predict(sizes: _Sizes, measured: Sequence[PastAttempt]) -> list[Choice]:
 
 def _missing(jobs: Sequence[LikeJob]) -> list[str]:
     if not jobs:
-        return ["no job of yours like it has run; to measure some: ffdl advise --profile"]
+        return [
+            "none of your earlier jobs is like it; to print commands that measure it: ffdl advise --profile MANIFEST"
+        ]
     return [
         "sizes are not compared: these jobs report no throughput; have the first learner print "
         "ffdl-throughput: samples=N seconds=S"
@@ -225,7 +229,7 @@ def _missing(jobs: Sequence[LikeJob]) -> list[str]:
 
 
 def _finish(sizes: _Sizes, jobs: Sequence[LikeJob], predicted: Sequence[Choice]) -> list[Choice]:
-    """Return the choices with times, costs and limits; those that were measured if none are predicted."""
+    """Return the predicted choices with times, costs and limits, or the measured ones if none are predicted."""
     measured = {one.form: one for one in measured_choices(jobs)}
     work = [samples for job in jobs if (samples := job.samples) is not None]
     extra = [

@@ -1,15 +1,15 @@
-"""`make proof-elastic`: eight elastic jobs on the real cluster, beside the same jobs with fixed sizes.
+"""`make proof-elastic`: run eight elastic jobs on the real cluster, and compare them with fixed-size jobs.
 
     python -m tests.proof.elastic [--kills N] [--break hysteresis|objective] [--plot FILE]
 
-The jobs arrive within two minutes, on 12 GPUs. Their training steps are small but real, and padded to the step times
-that were measured for their models. Meanwhile, the daemon with its scaler and nodes are killed, at the same times in
-both runs. A short form of `make bench BENCH=elastic` runs in parallel.
+The jobs arrive within two minutes, on 12 GPUs. Their training steps are small but real, and are padded to step times
+measured for real models. The proof kills the daemon, including the scaler, and nodes, at the same times in both runs. A
+short form of `make bench BENCH=elastic` runs in parallel.
 
 Prints one line to standard output, and the times and sizes of each job to standard error. Exits with status 1 if a job
-is lost, two of its attempts ran at the same time, training beyond the last checkpoint was lost, the loss differs from
-that of the fixed size, a GPU was idle for long while a job waited, jobs with fixed sizes are as fast, or a decision was
-not optimal. Exits with status 2 if the proof could not run, or if `--break` does not show in both the decisions and the
+is lost, two attempts of a job overlapped, training beyond the last checkpoint was lost, the loss differs from that of
+the fixed size, a GPU was idle for too long while a job waited, elastic jobs are not faster, or a decision was not
+optimal. Exits with status 2 if the proof could not run, or if `--break` does not show in both the decisions and the
 simulation.
 """
 
@@ -43,8 +43,10 @@ CLAIMS_S = 300.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof on the cluster that is up, or on a new one."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.elastic", description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, metavar="N", help=f"number of kills; every third kills a node ({KILLS})")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the times of the kills")
+    parser.add_argument(
+        "--kills", type=int, metavar="N", help=f"number of kills; every third one kills a node (default: {KILLS})"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed for the times of the kills")
     parser.add_argument(
         "--break",
         dest="broken",
@@ -52,11 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="",
         help="break the policy and skip the run with fixed sizes; the proof must exit with status 1",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the allocations over time into a PNG file")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the allocations over time to a PNG file")
     options = parser.parse_args(arguments)
     if options.broken and options.kills:
         parser.error(
-            "--break cannot be combined with kills, because the next daemon would not be broken; use --kills 0"
+            "--break cannot be combined with kills, because a restarted daemon would not have the fault; use --kills 0"
         )
     kills = options.kills if options.kills is not None else 0 if options.broken else KILLS
     began = time.monotonic()
@@ -70,11 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             provide_image(cluster, "custom")
             fixed = None
             if not options.broken:
-                say("fixed sizes")
+                say("running the jobs with fixed sizes")
                 fixed = run_jobs(cluster, Plan(elastic=False, kills=kills, seed=options.seed), say)
-            say("elastic")
+            say("running the elastic jobs")
             elastic = run_jobs(cluster, Plan(True, kills, options.seed, options.broken), say)
-            say("the simulation")
+            say("waiting for the simulation")
         claims = Claims(**json.loads(simulation.communicate(timeout=CLAIMS_S)[0]))
     except ProofError as error:
         print(f"proof-elastic: {error}", file=sys.stderr)

@@ -18,7 +18,7 @@ BREAKS = {
     "hysteresis": Rules(Objective.COMPLETION, horizon_s=None),
     "objective": Rules(Objective.THROUGHPUT),
 }
-"""Two faults: changes of size cost nothing, and throughput is maximised instead of completion time minimised."""
+"""Two faults: changes of size are free, and throughput is maximised instead of completion time minimised."""
 
 
 def main(broken: str) -> int:

@@ -1,6 +1,6 @@
-"""Recompute what a scaler should have decided, from its recorded inputs and the rules in docs/elastic.md.
+"""Recompute the decisions of a scaler from their recorded inputs and the rules in docs/elastic.md.
 
-Imports nothing from ffdl_batch, so that it finds a policy that does not follow its documentation.
+This module must not import ffdl_batch, so that it finds a policy that deviates from its documentation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def wrong_decisions(recorded: Sequence[tuple[str, str]]) -> Iterator[str]:
         given, chosen = json.loads(inputs), json.loads(targets)
         jobs, gpus = given["jobs"], given["gpus"]
         if (total := sum(size for size, _ in chosen)) > gpus:
-            yield f"decision {number} gave away {total} GPUs of {gpus}"
+            yield f"decision {number} allocated {total} GPUs, but the pool has {gpus}"
         weights = _weights(jobs)
         got = sum(
             _value(job, weight, size, batch) for job, weight, (size, batch) in zip(jobs, weights, chosen, strict=True)
@@ -82,7 +82,7 @@ def _values(job: Plain, weight: float) -> dict[int, float]:
 
 
 def _best(values: Sequence[Mapping[int, float]], gpus: int) -> float:
-    """Return the largest sum of values, by trying all sums of GPUs."""
+    """Return the largest sum of values. Tries all sums of GPUs."""
     best = {0: 0.0}
     for of_job in values:
         longer: dict[int, float] = {}

@@ -29,30 +29,30 @@ min_between_s = 15
 """
 SETTINGS = "fence_s = 10\nkill_wait_s = 5\n"
 LONGEST_S = 600.0
-"""How long the jobs may take altogether before the proof fails."""
+"""Maximum duration of all jobs together before the proof fails."""
 LOOK_S = 1.0
 OFF_S = 5.0
 """How long a node has no power."""
 FIRST_KILL_S, BETWEEN_KILLS_S = 35.0, (25.0, 35.0)
 DAEMON, NODE = "daemon", "node"
 _USED = ("idle", "mixed", "allocated", "planned")
-"""States of a node to which Slurm gives jobs."""
+"""States of a node on which Slurm starts jobs."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "HALTED")
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to run the jobs. Every third kill kills a node."""
+    """How to run the jobs. Every third kill is that of a node."""
 
     elastic: bool
     kills: int = 0
     seed: int = 1
     broken: str = ""
-    """A name of :mod:`tests.proof.elastic.broken_daemon`."""
+    """Name of a fault of :mod:`tests.proof.elastic.broken_daemon`."""
 
     def moments(self) -> list[tuple[float, str]]:
-        """Return when to kill what, in seconds after the first submission."""
+        """Return the times of the kills, in seconds after the first submission, and their targets."""
         chance, at = random.Random(self.seed), FIRST_KILL_S
         found = []
         for number in range(self.kills):
@@ -101,7 +101,7 @@ class _Run:
     killed: int = 0
     places: Places = field(init=False)
     _off: tuple[str, float] | None = None
-    """The node that has no power or is not yet used by Slurm again, and since when."""
+    """The node that is powered off or not used by Slurm yet, and since when."""
 
     def __post_init__(self) -> None:
         self.places = Places(self.desk)
@@ -138,13 +138,13 @@ class _Run:
                 os.kill(pid, signal.SIGKILL)
                 until(lambda: self.desk.host_pid() is None, "the end of the daemon", 60.0)
                 self.killed += 1
-                self.say("daemon killed")
+                self.say("killed the daemon")
         elif self._off is None:
             node = self._busiest()
             self._off = (node, time.time())
             self.desk.cluster.power_off(node)
             self._declare(node, "DOWN")
-            self.say(f"node {node} without power")
+            self.say(f"powered off node {node}")
 
     def _busiest(self) -> str:
         """Return the node with the most running jobs."""
@@ -173,4 +173,4 @@ class _Run:
         if shown and shown[0] in _USED:
             self.outages.append(Outage(node, since, time.time()))
             self._off = None
-            self.say(f"node {node} back")
+            self.say(f"Slurm uses node {node} again")

@@ -1,4 +1,4 @@
-"""Judges the proof of elastic jobs by what the jobs left: nothing lost, nothing trained twice, no GPU idle for long."""
+"""Check the evidence of the proof: nothing is lost or trained twice, and no GPU is idle for long."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.proof.elastic.decisions import wrong_decisions
 from tests.proof.elastic.evidence import Allocation, Course, Gpu, Outage, Trained
 
 UNTRAINED_LOSS = 6.0
-"""About the loss before the first step."""
+"""Approximate loss before the first step."""
 LOSS_TOLERANCE = 0.05 * UNTRAINED_LOSS
 ROUND_S = 30.0
-"""A scheduling round: the interval of the scaler, a halt with a checkpoint, and Slurm's next cycle. No GPU may be idle
-for longer while a job waits, and no change of size may keep a job without GPUs for longer."""
+"""A scheduling round: the interval of the scaler, a halt with a checkpoint, and Slurm's next cycle. While a job waits,
+no GPU may be idle for longer than this. No change of size may leave a job without GPUs for longer."""
 RATIO = 0.9
 """Maximum mean completion time of elastic jobs, as a fraction of that of the same jobs with fixed sizes."""
 SEEN_S = 5.0
@@ -30,36 +30,36 @@ def troubles(fixed: Course | None, elastic: Course) -> Iterator[str]:
     if fixed is not None:
         yield from _beside(fixed, elastic)
     if not any(len({each.gpus for each in one.sessions}) > 1 for one in elastic.trained):
-        yield "no job ever had two sizes"
+        yield "no job changed its size"
     if (idle := longest_idle(elastic)) > ROUND_S:
         yield f"a GPU was idle for {idle:.0f} s while an elastic job waited"
     for one in elastic.trained:
         for gap in changes(one, elastic.outages):
             if gap > ROUND_S:
-                yield f"{one.job.name}: a change of size kept it without GPUs for {gap:.0f} s"
+                yield f"{one.job.name}: a change of size left it without GPUs for {gap:.0f} s"
     if not elastic.decisions:
-        yield "the scaler recorded no decision"
+        yield "the scaler recorded no decisions"
     yield from wrong_decisions(elastic.decisions)
 
 
 def _beside(fixed: Course, elastic: Course) -> Iterator[str]:
     for same, one in zip(fixed.trained, elastic.trained, strict=True):
         if same.loss is not None and one.loss is not None and abs(same.loss - one.loss) > LOSS_TOLERANCE:
-            yield f"{one.job.name}: its loss is {one.loss:.4f}, and {same.loss:.4f} with a fixed size"
+            yield f"{one.job.name}: the loss is {one.loss:.4f}, but {same.loss:.4f} with a fixed size"
     if (own := mean_s(elastic)) > RATIO * (other := mean_s(fixed)):
-        yield f"mean completion {own:.0f} s is more than {RATIO:g} times the {other:.0f} s of fixed sizes"
+        yield f"mean completion {own:.0f} s is more than {RATIO:g} times the {other:.0f} s with fixed sizes"
 
 
 def _of_training(one: Trained) -> Iterator[str]:
     name = one.job.name
     if one.state != "COMPLETED":
-        yield f"{name}: it is {one.state}"
+        yield f"{name}: the job is {one.state}, not COMPLETED"
     if one.loss is None:
-        yield f"{name}: it printed no loss"
+        yield f"{name}: the job printed no loss"
     saved, saving = 0, 0
     for session in one.sessions:
         if session.after not in (saved, saving):
-            yield f"{name}: attempt {session.attempt} began after sample {session.after}, and {saved} were saved"
+            yield f"{name}: attempt {session.attempt} started after sample {session.after}, but {saved} were saved"
         saved, saving = session.saved, session.saving
     if saved != one.samples:
         yield f"{name}: {saved} of {one.samples} samples were trained"
@@ -70,7 +70,7 @@ def _of_training(one: Trained) -> Iterator[str]:
         yield f"{name}: an attempt was submitted twice"
     for each in one.allocations:
         if len(each.places) != each.gpus and each.end - each.start >= SEEN_S:
-            yield f"{name}: attempt {each.attempt} had {each.gpus} GPUs, and Slurm listed {sorted(each.places)}"
+            yield f"{name}: attempt {each.attempt} had {each.gpus} GPUs, but Slurm listed {sorted(each.places)}"
 
 
 def _in_order(one: Trained) -> list[Allocation]:

@@ -16,7 +16,7 @@ from ffdl_batch.domain.job.pool_views import PoolJobView, PoolView, ReplayedDeci
 
 AT = 1_800_000_000.0
 RUNS = PoolJobView(
-    "training-000000001", "digits", "PROCESSING", 4, 4, 256, 2, "being halted, to continue with 2 learners"
+    "training-000000001", "digits", "PROCESSING", 4, 4, 256, 2, "being halted to continue with 2 learners"
 )
 WAITS = PoolJobView("training-000000002", "faces", "PENDING", 2, 0, 64, 2, "waits for GPUs of pool default")
 POOL = PoolView("default", "slurm", "gpu", 4, 4, "completion", None, AT, AT + 60, "", (RUNS, WAITS))

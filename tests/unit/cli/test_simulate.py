@@ -37,7 +37,7 @@ def test_simulate_prints_figures_of_all_policies() -> None:
     done = run(FFDL, "simulate", *SMALL)
     assert done.returncode == 0 and done.stderr == ""
     assert re.findall(r"^(\S+) +\d.*\d$", done.stdout, re.M) == list(Policy)
-    assert "jobs on 8 GPUs, 4 on each node; a decision every 60 s." in done.stdout
+    assert "jobs on 8 GPUs, 4 per node; a decision every 60 s." in done.stdout
 
 
 @pytest.mark.parametrize("policy", ["completion", "throughput", "fifo", "baseline-random"])
@@ -133,7 +133,7 @@ def test_help_and_other_commands_import_no_numpy() -> None:
     [
         ((), "give either --arrivals FILE or --synthetic PATTERN"),
         (("--arrivals", DATA / "arrivals-1.csv", *SMALL), "give either --arrivals FILE or --synthetic PATTERN"),
-        ((*SMALL, *TABLES[:2]), "--throughput and --convergence describe the same models; give both or none"),
+        ((*SMALL, *TABLES[:2]), "--throughput and --convergence describe the same models; give both or neither"),
         ((*SMALL, *TABLES), "--throughput and --convergence describe models of --arrivals"),
         ((*SMALL, "--json", "--timeline", "-"), "several of --json, --timeline and --html write to standard output"),
         ((*SMALL, "--policy", "sjf"), "'sjf' is not one of"),

@@ -129,9 +129,12 @@ def test_elastic_pools_have_values_of_their_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[elastic]\ninterval_s = 5\n", "elastic has tables [elastic.pools.NAME] only"),
+        ("[elastic]\ninterval_s = 5\n", "elastic may contain only [elastic.pools.NAME] tables"),
         ("[elastic.pools.a]\n", "elastic.pools.a must be a table with the key gpus"),
-        ('[elastic.pools."a b"]\ngpus = 1\n', "elastic.pools.a b must be a table with the key gpus, named by letters"),
+        (
+            '[elastic.pools."a b"]\ngpus = 1\n',
+            "elastic.pools.a b must be a table with the key gpus; its name may contain only letters",
+        ),
         ("[elastic.pools.a]\ngpus = 0\n", "elastic.pools.a.gpus must be a whole number from 1 to 100000, not 0"),
         (
             "[elastic.pools.a]\ngpus = 1\ncpus = 1\n",

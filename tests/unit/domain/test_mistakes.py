@@ -116,7 +116,7 @@ MANY = [f"h{number}" for number in range(17)]
         (
             bounds(learners=3, batch_max=32, start=32),
             "learners",
-            "no batch from 32 to 32 can be divided evenly among 3",
+            "no batch from 32 to 32 can be divided evenly among 3 GPUs",
         ),
     ],
 )

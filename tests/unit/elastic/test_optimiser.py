@@ -144,7 +144,7 @@ def test_sum_gives_most_to_the_job_that_scales_and_logarithm_shares() -> None:
 def test_too_few_gpus_are_reported_with_the_number_that_is_needed() -> None:
     values = [permitted_values(np.ones(9), sizes_between(minimum, 8, most=8)) for minimum in (2, 3)]
     assert allocate(values, 5).gpus == (2, 3)
-    with pytest.raises(InfeasibleAllocation, match=r"^the jobs need at least 5 GPUs, and there are 4$"):
+    with pytest.raises(InfeasibleAllocation, match=r"^the jobs need at least 5 GPUs, but only 4 are available$"):
         allocate(values, 4)
     with pytest.raises(InfeasibleAllocation, match=r"^values\[1\] permits no number of GPUs up to 2$"):
         allocate(values, 2)

@@ -97,7 +97,7 @@ def test_failures_cost_work_since_checkpoint_and_no_more() -> None:
 
 
 def test_too_many_gpus_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"5 GPUs were given away, and the pool has 4"):
+    with pytest.raises(ValueError, match=r"5 GPUs were allocated, but the pool has 4"):
         run_of(Scripted([Target(5, 8)]), arrival("a"), gpus=4)
 
 

@@ -78,11 +78,11 @@ DAMAGED = {
     HEADER: "has a header and no lines below it",
     "job,submitted_s,model,gpus\na,1,balanced,1\n": "line 1: column 'batch' is missing; the header must have job,",
     "job,job,submitted_s,model,gpus,batch\n": "line 1: column 'job' occurs twice",
-    f"{HEADER}a,1,balanced,1\n": "line 2: 4 cells, and the header has 5; complete or remove the line",
+    f"{HEADER}a,1,balanced,1\n": "line 2: 4 cells, but the header has 5; complete or remove the line",
     f"{HEADER}a,1,balanced,1,32\na,1,balanced,1,32\n": "line 3: job 'a' occurs twice",
     f"{HEADER}a,1,other,1,32\n": "line 2: model 'other' is unknown; use balanced, communication-bound, compute-bound",
     f"{HEADER}a,1,balanced,1,33\n": "line 2: the iterations of model 'balanced' with batch 33 are unknown; use 32, 64",
-    f"{HEADER}a,1,balanced,65,32\n": "line 2: job 'a' has 65 GPUs, and the pool has 64; simulate with --gpus 65",
+    f"{HEADER}a,1,balanced,65,32\n": "line 2: job 'a' has 65 GPUs, but the pool has 64; simulate with --gpus 65",
     f"{HEADER}a,1,balanced,0,32\n": "line 2: gpus is '0'; write a whole number from 1",
     f"{HEADER}a,1,balanced,²,32\n": "line 2: gpus is '²'",
     f"{HEADER}a,1,balanced,{'9' * 5000},32\n": "line 2: a cell has more than 1024 characters",
@@ -108,7 +108,7 @@ def test_damaged_arrivals_are_refused_with_file_line_cause_and_cure(tmp_path: Pa
     [
         ("2020-04-01 00:10:00,2", "yesterday,2", "line 2: submit_time is 'yesterday'; write a time such as"),
         ("3600,600\n8", "-1,600\n8", "line 2: duration is '-1'"),
-        ("7,u1,8", "7,u1,128", "line 2: job '7' has 128 GPUs, and the pool has 64"),
+        ("7,u1,8", "7,u1,128", "line 2: job '7' has 128 GPUs, but the pool has 64"),
         ("9,u2", "7,u2", "line 4: job '7' occurs twice"),
     ],
 )
@@ -149,7 +149,7 @@ SPEEDS = "model,nodes,gpus,gpus_per_node,local_batch,step_s,sync_s\n"
 @pytest.mark.parametrize(
     ("speeds", "steps", "message"),
     [
-        ("m,1,1,1,8,0.5,0.6\n", "", "line 2: sync_s is 0.6, and the whole step takes 0.5 s"),
+        ("m,1,1,1,8,0.5,0.6\n", "", "line 2: sync_s is 0.6, but the whole step takes only 0.5 s"),
         ("m,1,1,1,8,0,0\n", "", "line 2: step_s is '0'"),
         ("m,1,1.5,1,8,1,0\n", "", "line 2: gpus is '1.5'"),
         ("m,1,1,1,8,1,0\n", "other,8,100\n", "line 2: model 'other' has no step times; measure it"),

@@ -70,13 +70,13 @@ def test_checkpoint_that_a_kill_interrupted_may_be_whole() -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda one: replace(one, state="FAILED"), "it is FAILED"),
-        (lambda one: replace(one, loss=None), "it printed no loss"),
+        (lambda one: replace(one, state="FAILED"), "the job is FAILED, not COMPLETED"),
+        (lambda one: replace(one, loss=None), "the job printed no loss"),
         (lambda one: replace(one, loss=0.1 + 1.1 * LOSS_TOLERANCE), "with a fixed size"),
         (lambda one: replace(one, sessions=one.sessions[:1]), "300 of 900 samples were trained"),
         (
             lambda one: replace(one, sessions=(one.sessions[0], Session(2, 200, 900, 900, 12, 2048))),
-            "attempt 2 began after sample 200, and 300 were saved",
+            "attempt 2 started after sample 200, but 300 were saved",
         ),
         (
             lambda one: replace(one, allocations=(one.allocations[0], allocation(2, 39, 100, 8))),
@@ -88,11 +88,11 @@ def test_checkpoint_that_a_kill_interrupted_may_be_whole() -> None:
         ),
         (
             lambda one: replace(one, sessions=tuple(replace(each, gpus=4) for each in one.sessions)),
-            "no job ever had two sizes",
+            "no job changed its size",
         ),
         (
             lambda one: replace(one, allocations=(one.allocations[0], allocation(2, 41 + ROUND_S, 100, 12))),
-            "a change of size kept it without GPUs for 31 s",
+            "a change of size left it without GPUs for 31 s",
         ),
         (
             lambda one: replace(
@@ -102,7 +102,7 @@ def test_checkpoint_that_a_kill_interrupted_may_be_whole() -> None:
         ),
         (
             lambda one: replace(one, allocations=(one.allocations[0], replace(one.allocations[1], places=places(11)))),
-            "attempt 2 had 12 GPUs, and Slurm listed",
+            "attempt 2 had 12 GPUs, but Slurm listed",
         ),
         (lambda one: replace(one, ended=120.0), "mean completion 120 s is more than 0.9 times the 130 s"),
     ],
@@ -159,7 +159,7 @@ def test_gpus_are_judged_until_a_node_is_off() -> None:
         (((2, 8), (0, 0)), "decision 1 has the value"),  # GPUs stay idle
         (((2, 8), (1, 4)), "decision 1 has the value"),
         (((2, 9), (2, 8)), "decision 1 has the value -inf"),  # a batch that was not compared
-        (((4, 16), (1, 4)), "decision 1 gave away 5 GPUs of 4"),
+        (((4, 16), (1, 4)), "decision 1 allocated 5 GPUs, but the pool has 4"),
     ],
 )
 def test_wrong_decision_is_found(chosen: tuple[tuple[int, int], ...], words: str) -> None:

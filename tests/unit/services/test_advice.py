@@ -131,7 +131,9 @@ def test_advice_counts_mig_device_as_part_of_gpu(site: Site) -> None:
 def test_advice_names_missing_history_and_sizes_to_measure(site: Site) -> None:
     found = advice(site)
     assert (found.jobs, found.choices, found.memory, found.checkpoint) == ((), (), None, None)
-    assert found.notes == ("no job of yours like it has run; to measure some: ffdl advise --profile",)
+    assert found.notes == (
+        "none of your earlier jobs is like it; to print commands that measure it: ffdl advise --profile MANIFEST",
+    )
     assert found.profile == (Form(1, 1.0),)
     assert {form.learners for form in advice(site, ELASTIC).profile} == {1, 2, 4}
 
@@ -245,7 +247,7 @@ def test_advice_says_why_preemptible_job_has_no_checkpoint_interval(site: Site) 
     plant(site.platform.storage.store.engine, [past(site, 1, 7050.0)])
     found = advice(site, MANIFEST + "batch: {preemptible: true}\n")
     assert found.checkpoint is None
-    assert "no checkpoint interval: your jobs were not preempted there in 2.0 hours" in found.notes
+    assert "no checkpoint interval: your jobs ran in this partition for 2.0 hours without a preemption" in found.notes
 
 
 def test_advice_ignores_jobs_of_other_name_framework_backend_type_or_user(site: Site) -> None:
@@ -276,7 +278,7 @@ def test_advice_reports_what_it_had_no_time_to_read(site: Site, monkeypatch: pyt
     two_sizes(site)
     monkeypatch.setattr("ffdl_batch.services.submission.advice.PATIENCE_S", -1.0)
     found = advice(site)
-    assert "the measurements of 2 attempts were not read in -1 s" in found.notes
+    assert "the measurements of 2 attempts could not be read within -1 s" in found.notes
     assert {choice.time_s for choice in found.choices} == {3750.0, 2150.0}
 
 

@@ -135,8 +135,8 @@ def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Si
         e for e in get_events(site.platform.storage.store, site.caller, job.id, 0)[0] if e.cause == "resumed"
     )
     assert first.message == "resumed by its owner"
-    assert second.message == f"{first.message}; its submission's batch.dependency held it up, and will not again"
-    told = "; its submission's batch.dependency and batch.begin and batch.hold held it up, and will not again"
+    assert second.message == f"{first.message}; it no longer waits for batch.dependency of its submission"
+    told = "; it no longer waits for batch.dependency and batch.begin and batch.hold of its submission"
     assert third.message == first.message + told
 
 
@@ -150,10 +150,10 @@ def test_resume_refuses_completed_or_cancelled_job(site: Site, state: JobState, 
 def test_resume_refuses_live_job_and_names_next_command(site: Site) -> None:
     job = site.deployed()
     refusal = refused(site, job)
-    assert (refusal.status, refusal.problem.cure) == (409, f"ffdl halt {job.id} first")
+    assert (refusal.status, refusal.problem.cure) == (409, f"to stop it first: ffdl halt {job.id}")
     assert "is QUEUED" in refusal.problem.message
     halt_job(site.platform.storage, site.platform.adapters, site.caller, job.id)
-    assert refused(site, job).problem.cure == f"ffdl wait {job.id} waits for its end"
+    assert refused(site, job).problem.cure == f"to wait for its end: ffdl wait {job.id}"
 
 
 def test_resume_accepts_zero_gpus_and_refuses_job_that_was_already_resumed(site: Site) -> None:

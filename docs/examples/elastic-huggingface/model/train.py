@@ -1,7 +1,7 @@
-"""The Trainer of Hugging Face at any number of learners and any batch: `Elastic`, `Stream` and `ElasticTrainer` do it.
+"""Hugging Face Trainer that can continue with any number of learners and any batch.
 
-The Trainer counts its place in the data in steps. That place is wrong after a change of the batch, so the data are one
-endless stream, and the callback counts samples.
+The Trainer counts its position in the data in steps. This position is wrong after a change of the batch. The data are
+therefore one endless stream, and the callback `Elastic` counts samples.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-LEARNING_RATE = 0.005  # for the batch `start` of the manifest
+LEARNING_RATE = 0.005  # for the batch `start` in the manifest
 EXAMPLES = 1000
-SAVE_EVERY_S = 60  # maximum training time that a node failure loses
+SAVE_EVERY_S = 60  # maximum training time lost by a node failure
 REPORT_EVERY_S = 10
 SEED = 20240517
 
@@ -32,7 +32,7 @@ halt_file = Path(os.environ["JOB_STATE_DIR"]) / "halt"
 
 
 class Elastic(TrainerCallback, ExportableState):
-    """Count samples, report the throughput, save when asked, and set the learning rate of this size."""
+    """Count samples, report the throughput, save on request, and set the learning rate for this size."""
 
     def __init__(self, samples, checkpoint):
         """Train on `samples` samples. The checkpoint, if there is one, has the position."""
@@ -44,11 +44,11 @@ class Elastic(TrainerCallback, ExportableState):
         self.reported = self.seen
 
     def state(self):
-        """The Trainer stores it in trainer_state.json."""
+        """Return the state that the Trainer stores in trainer_state.json."""
         return {"args": {}, "attributes": {"seen": self.seen}}
 
     def on_train_begin(self, args, state, control, optimizer=None, lr_scheduler=None, **_):
-        """Optimizer and scheduler have been restored, and with them the learning rate of the old size."""
+        """Replace the learning rate of the old size, which was restored with optimizer and scheduler."""
         lr_scheduler.base_lrs = [args.learning_rate for _ in lr_scheduler.base_lrs]
         for group in optimizer.param_groups:
             group["lr"] = args.learning_rate
@@ -56,7 +56,7 @@ class Elastic(TrainerCallback, ExportableState):
         self.saved_at = self.reported_at = time.monotonic()
 
     def on_step_end(self, args, state, control, **_):
-        """All learners stop and save after the same step."""
+        """Stop and save in all learners after the same step."""
         now = time.monotonic()
         late = RANK == 0 and now - self.saved_at >= SAVE_EVERY_S
         flags = torch.tensor([bool(self.requests) or halt_file.exists(), late], dtype=torch.int, device=args.device)
@@ -77,12 +77,12 @@ class Elastic(TrainerCallback, ExportableState):
             self.reported, self.reported_at = self.seen, now
 
     def on_train_end(self, args, state, control, **_):
-        """Saved or done: nothing is left to save."""
+        """Ignore further requests: everything is saved."""
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 class Stream(IterableDataset):
-    """This learner's samples from some position on. Each epoch has an order of its own."""
+    """This learner's samples from some position on. Each epoch has its own order."""
 
     def __init__(self, position):
         """`position` is that of all learners, in samples."""
@@ -104,7 +104,7 @@ class Stream(IterableDataset):
 
 
 class ElasticTrainer(Trainer):
-    """The stream is divided among the learners already; the Trainer's own loader would divide it again."""
+    """A Trainer whose loader does not divide the stream, because `Stream` already divides it among the learners."""
 
     def get_train_dataloader(self):
         """With workers, divide the stream among them, too."""
@@ -112,22 +112,22 @@ class ElasticTrainer(Trainer):
 
 
 class Network(nn.Module):
-    """Any model whose output has a loss will do."""
+    """A small model. Any model whose output has a loss can be used."""
 
     def __init__(self):
-        """The same first weights everywhere."""
+        """Create the same initial weights in every learner."""
         super().__init__()
         torch.manual_seed(SEED)
         self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 
     def forward(self, inputs, labels):
-        """The mean loss of this learner's part of the batch."""
+        """Return the mean loss of this learner's part of the batch."""
         outputs = self.layers(inputs)
         return {"loss": nn.functional.mse_loss(outputs, labels), "logits": outputs}
 
 
 def newest_checkpoint():
-    """The newest whole checkpoint: the Trainer writes trainer_state.json after the other files."""
+    """Return the newest complete checkpoint. The Trainer writes trainer_state.json after the other files."""
     whole = [path.parent for path in checkpoints.glob("checkpoint-*/trainer_state.json")]
     return max(whole, key=lambda path: int(path.name.partition("-")[2]), default=None)
 

@@ -1,7 +1,7 @@
-"""Lightning at any number of learners and any batch: the callback `Elastic` and the data set `Stream` do it.
+"""Lightning training that can continue with any number of learners and any batch (see `Elastic` and `Stream`).
 
-Lightning counts its place in the data in batches of an epoch. That place is wrong after a change of the batch, so the
-data are one endless stream, and the callback counts samples.
+Lightning counts its position in the data in batches of an epoch. This position is wrong after a change of the batch.
+The data are therefore one endless stream, and the callback counts samples.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-LEARNING_RATE = 0.02  # for the batch `start` of the manifest
+LEARNING_RATE = 0.02  # for the batch `start` in the manifest
 EXAMPLES = 1000
-SAVE_EVERY_S = 60  # maximum training time that a node failure loses
+SAVE_EVERY_S = 60  # maximum training time lost by a node failure
 REPORT_EVERY_S = 10
 SEED = 20240517
 
@@ -30,14 +30,14 @@ halt_file = Path(os.environ["JOB_STATE_DIR"]) / "halt"
 
 
 class Elastic(Callback):
-    """Count samples, report the throughput, save when asked, and set the learning rate of this size."""
+    """Count samples, report the throughput, save on request, and set the learning rate for this size."""
 
     def __init__(self, samples):
         """Train on `samples` samples, rounded up to whole batches."""
         self.samples, self.seen, self.reported, self.requests = samples, 0, 0, []
 
     def state_dict(self):
-        """Lightning stores it in checkpoints."""
+        """Return the state that Lightning stores in checkpoints."""
         return {"seen": self.seen}
 
     def load_state_dict(self, state):
@@ -46,7 +46,7 @@ class Elastic(Callback):
         print(f"continuing after {self.seen} samples on {WORLD} learners with batch {BATCH}", flush=True)
 
     def on_train_start(self, trainer, module):
-        """The optimizer's state has been restored, and with it the learning rate of the old size."""
+        """Replace the learning rate of the old size, which was restored with the optimizer."""
         for group in trainer.optimizers[0].param_groups:
             group["lr"] = LEARNING_RATE * SCALE
         signal.signal(signal.SIGUSR2, lambda number, _frame: self.requests.append(number))
@@ -54,7 +54,7 @@ class Elastic(Callback):
         trainer.should_stop = self.seen >= self.samples
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        """All learners stop after the same step, and all of them call `save_checkpoint`."""
+        """Stop all learners after the same step. All of them must call `save_checkpoint`."""
         late = RANK == 0 and time.monotonic() - self.saved_at >= SAVE_EVERY_S
         flags = torch.tensor([bool(self.requests) or halt_file.exists(), late], dtype=torch.int, device=module.device)
         asked, save = (flag > 0 for flag in trainer.strategy.reduce(flags, reduce_op="sum").tolist())
@@ -76,7 +76,7 @@ class Elastic(Callback):
         trainer.should_stop = done
 
     def on_train_end(self, trainer, module):
-        """Saved or done: nothing is left to save."""
+        """Ignore further requests: everything is saved."""
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
@@ -89,7 +89,7 @@ class OneDevice(TorchElasticEnvironment):
 
 
 class Stream(IterableDataset):
-    """This learner's samples from the callback's position on. Each epoch has an order of its own."""
+    """This learner's samples from the callback's position on. Each epoch has its own order."""
 
     def __init__(self, elastic):
         """The position is read when Lightning begins to iterate."""
@@ -111,16 +111,16 @@ class Stream(IterableDataset):
 
 
 class Network(LightningModule):
-    """An ordinary module: nothing in it depends on the size."""
+    """An ordinary module, which does not depend on the size."""
 
     def __init__(self):
-        """The same first weights everywhere."""
+        """Create the same initial weights in every learner."""
         super().__init__()
         torch.manual_seed(SEED)
         self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 
     def training_step(self, batch, _):
-        """The mean loss of this learner's part of the batch."""
+        """Return the mean loss of this learner's part of the batch."""
         inputs, targets = batch
         return nn.functional.mse_loss(self.layers(inputs), targets)
 

@@ -1,7 +1,8 @@
-"""A data-parallel training in plain numpy that continues with any number of learners and any batch.
+"""Data-parallel training in plain numpy that can continue with any number of learners and any batch.
 
-The order of the samples depends on their position in the training alone, and the position is counted in samples, not in
-steps. So every size trains on the same samples in the same order. Learner 1 adds up the gradients of all.
+The order of the samples depends only on their position in the training, and the position is counted in samples, not in
+steps. Every size therefore trains on the same samples in the same order. Learner 1 adds up the gradients of all
+learners.
 """
 
 import argparse
@@ -14,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-LEARNING_RATE = 0.02  # for the batch `start` of the manifest
+LEARNING_RATE = 0.02  # for the batch `start` in the manifest
 MOMENTUM = 0.9
-WARM_UP = 2000  # samples in which the learning rate follows a new batch
+WARM_UP = 2000  # samples over which the learning rate adapts to a new batch
 EXAMPLES = 1000
-SAVE_EVERY_S = 60  # maximum training time that a node failure loses
+SAVE_EVERY_S = 60  # maximum training time lost by a node failure
 REPORT_EVERY_S = 10
 SEED = 20240517
 
@@ -65,7 +66,7 @@ def main():
         if stop or now - saved_at >= SAVE_EVERY_S:
             save(state)
             saved_at = now
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # saved or done: nothing is left to save
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # everything is saved, so ignore further requests
     if stop:
         print(f"asked to stop: learner {RANK + 1} has seen {seen} samples", flush=True)
     elif RANK == 0:
@@ -75,12 +76,12 @@ def main():
 
 
 def report(samples, seconds, remaining):
-    """Print the throughput of all learners together. The platform reads this line."""
+    """Print the throughput of all learners together. ffdl reads this line."""
     print(f"ffdl-throughput: samples={samples} seconds={seconds:.3f} remaining={remaining}", flush=True)
 
 
 def load():
-    """The state to continue from. Every learner reads it, so that all have the same weights."""
+    """Return the state to continue from. Every learner reads it, so that all have the same weights."""
     if checkpoint.exists():
         with np.load(checkpoint) as arrays:
             state = {name: arrays[name] for name in arrays.files}
@@ -91,7 +92,7 @@ def load():
 
 
 def save(state):
-    """Write the file whole or not at all: a kill in between leaves the last one."""
+    """Write the checkpoint atomically: a kill leaves the previous one intact."""
     unfinished = checkpoint.with_suffix(".unfinished")
     with unfinished.open("wb") as file:
         np.savez(file, **state)
@@ -99,21 +100,21 @@ def save(state):
 
 
 def examples():
-    """The data: the same on every machine."""
+    """Return the data, which are the same on every machine."""
     source = np.random.RandomState(SEED + 1)
     inputs = source.normal(size=(EXAMPLES, 8))
     return inputs, np.tanh(inputs.sum(axis=1) / 2) + 0.1 * source.normal(size=EXAMPLES)
 
 
 def rows(positions):
-    """The examples at some positions of the training. Each epoch has an order of its own."""
+    """Return the examples at these positions of the training. Each epoch has its own order."""
     epochs = {position // EXAMPLES for position in positions}
     orders = {epoch: np.random.RandomState(SEED + 2 + epoch).permutation(EXAMPLES) for epoch in epochs}
     return [orders[position // EXAMPLES][position % EXAMPLES] for position in positions]
 
 
 def gradients(weights, x, y):
-    """The sum of the losses of some examples, and of their gradients. Both are 0 if there are no examples."""
+    """Return the sum of the losses of these examples, and of their gradients. Both are 0 without examples."""
     inner, bias, outer = weights[:128].reshape(8, 16), weights[128:144], weights[144:]
     hidden = np.tanh(x @ inner + bias)
     error = hidden @ outer - y
@@ -122,7 +123,7 @@ def gradients(weights, x, y):
 
 
 def connect():
-    """The connections of learner 1 to all others, and of each other one to learner 1."""
+    """Return the connections: learner 1 connects to all others, and they connect to learner 1."""
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if RANK == 0:
         with socket.create_server(address, backlog=WORLD) as server:
@@ -138,7 +139,7 @@ def connect():
 
 
 def add_up(peers, values):
-    """The sum of the values of all learners. If a learner has gone, the others fail too."""
+    """Return the sum of the values of all learners. If a learner has exited, the others fail too."""
     if RANK > 0:
         send(peers[0], values)
         return receive(peers[0], values)
@@ -149,13 +150,13 @@ def add_up(peers, values):
 
 
 def send(peer, values):
-    """Send an array at once."""
+    """Send an array immediately."""
     peer.write(values.tobytes())
     peer.flush()
 
 
 def receive(peer, like):
-    """An array of the same form."""
+    """Receive an array of the same shape."""
     received = peer.read(like.nbytes)
     if len(received) < like.nbytes:
         raise ConnectionError("another learner has ended")

@@ -1,10 +1,10 @@
-"""PyTorch with DistributedDataParallel that continues with any number of GPUs and any batch.
+"""PyTorch training with DistributedDataParallel that can continue with any number of GPUs and any batch.
 
-Runs as ``python3 train.py`` with one GPU in each learner, and under ``torchrun`` with a process for each GPU. The order
-of the samples depends on their position in the training alone, and the position is counted in samples, not in steps.
+Runs as ``python3 train.py`` with one GPU per learner, or under ``torchrun`` with one process per GPU. The order of the
+samples depends only on their position in the training, and the position is counted in samples, not in steps.
 
-If ``torchrun`` may restart its processes, some learners can leave while the others continue. Then there are fewer
-processes, and each keeps its batch.
+If ``torchrun`` may restart its processes, some learners can leave while the others continue. The remaining processes
+keep their batches.
 """
 
 import argparse
@@ -19,15 +19,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-LEARNING_RATE = 0.02  # for the batch `start` of the manifest
-WARM_UP = 2000  # samples in which the learning rate follows a new batch
+LEARNING_RATE = 0.02  # for the batch `start` in the manifest
+WARM_UP = 2000  # samples over which the learning rate adapts to a new batch
 EXAMPLES = 1000
-SAVE_EVERY_S = 60  # maximum training time that a node failure loses
+SAVE_EVERY_S = 60  # maximum training time lost by a node failure
 REPORT_EVERY_S = 10
 SEED = 20240517
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # under torchrun these count processes
-FIRST = (os.environ["LEARNER_ID"], os.environ["LOCAL_RANK"]) == ("1", "0")  # torchrun may give it any rank
+FIRST = (os.environ["LEARNER_ID"], os.environ["LOCAL_RANK"]) == ("1", "0")  # its rank under torchrun can be any
 BEGAN_WITH = int(os.environ["GLOBAL_BATCH_SIZE"])  # batch of all processes at the start of the attempt
 BATCH = WORLD * int(os.environ["BATCH_SIZE"])  # batch of the remaining processes
 SCALE = float(os.environ["LEARNING_RATE_SCALE"]) * BATCH / BEGAN_WITH  # learning_rate: linear, as in the manifest
@@ -43,7 +43,7 @@ def main():
     signal.signal(signal.SIGUSR2, lambda number, _frame: requests.append(number))
     device = join_others()
 
-    torch.manual_seed(SEED)  # the same first weights everywhere
+    torch.manual_seed(SEED)  # the same initial weights in every process
     network = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9)
     seen, old_scale = load(network, optimizer, device)
@@ -81,7 +81,7 @@ def main():
         if stop or now - saved_at >= SAVE_EVERY_S:
             save(network, optimizer, seen, scale)
             saved_at = now
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # saved or done: nothing is left to save
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # everything is saved, so ignore further requests
     if stop:
         print(f"asked to stop: process {RANK} has seen {seen} samples", flush=True)
     elif FIRST:
@@ -101,9 +101,9 @@ def read_options():
 
 
 def join_others():
-    """Meet the other processes at MASTER_ADDR and MASTER_PORT. The device of this process."""
+    """Join the process group at MASTER_ADDR and MASTER_PORT. Return the device of this process."""
     if BATCH != BEGAN_WITH and not MAY_LEAVE:
-        raise SystemExit(f"{WORLD} processes do not fit BATCH_SIZE: start one for each GPU, with torchrun")
+        raise SystemExit(f"{WORLD} processes do not fit BATCH_SIZE: start one per GPU with torchrun")
     if torch.cuda.is_available():
         device, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(device)
@@ -116,7 +116,7 @@ def join_others():
 
 
 def report(samples, seconds, remaining):
-    """Print the throughput of all learners together. The platform reads this line."""
+    """Print the throughput of all learners together. ffdl reads this line."""
     print(f"ffdl-throughput: samples={samples} seconds={seconds:.3f} remaining={remaining}", flush=True)
 
 
@@ -126,7 +126,7 @@ def store(result):
 
 
 def load(network, optimizer, device):
-    """The position in the data and the scale of the learning rate. Every process reads the file."""
+    """Load the checkpoint in every process. Return the position in the data and the learning rate scale."""
     if not checkpoint.exists():
         return 0, 1.0
     state = torch.load(checkpoint, map_location=device, weights_only=True)
@@ -137,7 +137,7 @@ def load(network, optimizer, device):
 
 
 def save(network, optimizer, seen, scale):
-    """Write the file whole or not at all: a kill in between leaves the last one."""
+    """Write the checkpoint atomically: a kill leaves the previous one intact."""
     state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "seen": seen, "scale": scale}
     unfinished = checkpoint.with_suffix(".unfinished")
     torch.save(state, unfinished)
@@ -145,21 +145,21 @@ def save(network, optimizer, seen, scale):
 
 
 def examples():
-    """The data: the same on every machine."""
+    """Return the data, which are the same on every machine."""
     source = torch.Generator().manual_seed(SEED)
     inputs, noise = torch.randn(EXAMPLES, 8, generator=source), torch.randn(EXAMPLES, 1, generator=source)
     return inputs, torch.tanh(inputs.sum(dim=1, keepdim=True) / 2) + 0.1 * noise
 
 
 def rows(positions):
-    """The examples at some positions of the training. Each epoch has an order of its own."""
+    """Return the examples at these positions of the training. Each epoch has its own order."""
     epochs = {position // EXAMPLES for position in positions}
     orders = {e: torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(SEED + e)) for e in epochs}
     return [int(orders[position // EXAMPLES][position % EXAMPLES]) for position in positions]
 
 
 def add_up(values, device):
-    """The sums over all processes."""
+    """Return the sums over all processes."""
     total = torch.tensor(values, device=device)
     if WORLD > 1:
         dist.all_reduce(total)

@@ -48,7 +48,7 @@ def bench() -> None:
     metavar="DIR",
     multiple=True,
     type=click.Path(path_type=str, readable=False),
-    help="Model directory of both jobs. Repeat it to set the second job's model.  [default: `model` beside each "
+    help="Model directory of both jobs. Repeat it to set the second job's model.  [default: `model` next to each "
     "manifest]",
 )
 @click.option(
@@ -63,7 +63,7 @@ def bench() -> None:
     metavar="SPAN",
     default="10m",
     callback=read_span,
-    help="Maximum time from PROCESSING to the first report of throughput.  [default: 10m]",
+    help="Maximum time from PROCESSING to the first throughput report.  [default: 10m]",
 )
 @click.option("--queue-timeout", metavar="SPAN", callback=read_span, help="Maximum time to wait for a run to start.")
 @shared_options(metavar="MANIFEST MANIFEST")
@@ -77,17 +77,18 @@ def share(
     queue_timeout: float | None,
     **given: Any,
 ) -> int:
-    """Measure whether two jobs should share a GPU: compare throughput and cost of both together and alone.
+    """Measure whether two jobs should share a GPU: compare their throughput and cost together and alone.
 
     Both jobs first run at once on shares of one GPU, then each runs alone on a whole GPU. Without MIG, all runs use
-    the same node. The runs are named bench-NAME. They are cancelled after the measurement, and on Ctrl-C and TERM. Your
-    other jobs are not affected. The first learner of each job must print ffdl-throughput lines, and must train for
-    longer than the measurement. Each job must have one learner and at most one GPU. Jobs without GPUs share CPUs. Only
-    the first element of an array runs.
+    the same node. The runs are named bench-NAME. The command cancels them after the measurement, and on Ctrl-C or
+    SIGTERM. Your other jobs are not affected.
+
+    Each job must have one learner and at most one GPU. The learner must print ffdl-throughput lines, and must train for
+    longer than the measurement. Jobs without GPUs share CPUs. Only the first element of an array runs.
 
     Prices come from [rates] in the configuration on this machine.
 
-    Exit code 0: measured, whether sharing pays or not; 1: a run failed, or the jobs did not get the same GPU; 75: a run
+    Exit code 0: measured, whether or not sharing pays; 1: a run failed, or the jobs did not get the same GPU; 75: a run
     was interrupted; 124: a timeout expired.
     """
     from ffdl_batch.cli.commands.bench.sharing import Limits, SharedRun, parse_shares
@@ -142,11 +143,13 @@ def _candidate(file: str, name: str, wanted: Wanted) -> Candidate:
     if resources.learners > 1:
         why = f"it has {resources.learners} learners, but only jobs with one learner can share a GPU"
     elif resources.gpus > 1:
-        why = f"it requests {resources.gpus:g} GPUs, but only jobs with one GPU can share it; copy it with gpus: 1"
+        why = f"it requests {resources.gpus:g} GPUs, but only jobs with one GPU can share it; "
+        why += "use a copy of the manifest with gpus: 1"
     elif batch.elasticity is not None:
-        why = "it is elastic, so its size could change during the measurement; copy it without batch.elastic"
+        why = "it is elastic, so its size could change during the measurement; "
+        why += "use a copy of the manifest without batch.elastic"
     elif any(count and kind.partition(":")[0] in ("shard", "mps") for kind, count in resources.gres.items()):
-        why = "batch.gres requests shares, but --share sets them; copy it with gpus: 1 instead"
+        why = "batch.gres requests shares, but --share sets them; use a copy of the manifest with gpus: 1 instead"
     elif collecting_of(spec.metrics) is None:
         why = "its throughput is not collected; add evaluation_metrics: {type: regex_extractor}"
     if why:

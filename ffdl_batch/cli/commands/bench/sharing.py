@@ -47,7 +47,7 @@ class Candidate:
     """One of the two jobs."""
 
     name: str
-    """Name of its manifest."""
+    """Name of the manifest."""
     submission: Submission
     has_gpus: bool
     gpu_type: str
@@ -63,7 +63,7 @@ class Share:
     part: float
     """Fraction of a GPU, or of the CPUs of a job without GPUs."""
     gpu_type: str = ""
-    """The type of a MIG device; "" = a share of a GPU that other jobs may use, too."""
+    """Type of a MIG device; "" = a share of a GPU that other jobs may use, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,9 @@ class SharedRun:
     report: Callable[[str], None]
 
     def compare(self, candidates: tuple[Candidate, Candidate], shares: tuple[Share, Share]) -> Comparison:
-        """Run both together, then each alone, on the same node unless the shares are MIG devices. The shared runs come
-        first, so that a backend without shares refuses at once."""
+        """Run both jobs together, then each alone, on the same node unless the shares are MIG devices.
+
+        The shared runs come first, so that a backend without shares refuses immediately."""
         isolated = bool(shares[0].gpu_type)
         trials: list[_Trial] = []
         for candidate, share in zip(candidates, shares, strict=True):
@@ -179,8 +180,8 @@ class SharedRun:
         if pins:
             options["nodelist"] = node
         self.report(f"{candidate.name}: {'alone' if share is None else 'together with the other job'}")
-        own_key = "batch.nodelist" if pins else ""  # a backend with one node warns that it has no effect
-        # Two submissions with the same key would be the same job.
+        own_key = "batch.nodelist" if pins else ""  # a backend with one node warns that nodelist has no effect
+        # The daemon treats two submissions with the same key as one job.
         job_id = self.runs.start(replace(candidate.submission, options=options, key=uuid.uuid4().hex), own_key)
         return _Trial(candidate, part, device, job_id)
 
@@ -190,7 +191,7 @@ class SharedRun:
         said: dict[str, str] = {}
         while True:
             jobs = [self._living(trial) for trial in trials]
-            # The scheduler may report a job's nodes after its controllers report that it trains.
+            # The nodes of a job may become known only after its controllers report that it trains.
             waiting = [job for job in jobs if job.state != JobState.PROCESSING or not job.nodes]
             if not waiting:
                 break
@@ -207,7 +208,7 @@ class SharedRun:
             trial.held = self._held(trial, job)
 
     def _held(self, trial: _Trial, job: JobView) -> Held:
-        """Return what the run holds. Without GPUs, its CPUs are the device that is shared."""
+        """Return the resources of the run. Without GPUs, its CPUs are the shared device."""
         gpus = job.attempts[-1].gpus if job.attempts else None
         if gpus is None:
             gpus = job.gpus
@@ -229,7 +230,7 @@ class SharedRun:
     # ------------------------------------------------------------------------------------------- measurement
 
     def _measure(self, trials: Sequence[_Trial]) -> list[Run]:
-        """Measure runs that are PROCESSING, over a period in which all of them train, then cancel them."""
+        """Measure runs in PROCESSING over a period in which all of them train, then cancel them."""
         seconds, since = self.limits.measured_s, None
         ends_at = time.monotonic() + self.limits.first_report_s
         for trial in trials:
@@ -277,7 +278,7 @@ class SharedRun:
             trial.failure = error
 
     def _silent(self, trials: Sequence[_Trial], since: float | None) -> Stop:
-        """Return the error about the job that has not reported for the longest time."""
+        """Return the error for the job that has not reported for the longest time."""
         trial = min(trials, key=lambda one: one.reports[-1][0] if one.reports else 0.0)
         if since is None:
             message = (
