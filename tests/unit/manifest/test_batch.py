@@ -271,8 +271,8 @@ def test_batch_elastic_reads_bounds_with_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "words"),
     [
-        ("", "max_learners", "this is not set (write the largest number of learners that the job can use)"),
-        ("max_learners: ", "max_learners", "this is not set (write the largest number of learners"),
+        ("", "max_learners", "this is not set (write the maximum number of learners that the job can use)"),
+        ("max_learners: ", "max_learners", "this is not set (write the maximum number of learners"),
         ("max_learners: 4", "batch", "this is not set (write batch: {min: 32, max: 512, per_gpu_max: 64}"),
         ("max_learners: 4, batch: {min: 1, max: 9}", "batch.per_gpu_max", "this is not set (write the largest batch"),
         ("max_learners: 4, batch: {min: 1, per_gpu_max: 9}", "batch.max", "this is not set"),
