@@ -78,13 +78,13 @@ MANY = [f"h{number}" for number in range(17)]
         (egress("h0", *MANY), "batch.network.allow[17]", "17 destinations; level egress takes 1 to 16"),
         (elastic(array="0-3"), "batch.elastic", "the elements of an array cannot be elastic"),
         (elastic(sweep=({"A": "1"},)), "batch.elastic", "the elements of an array cannot be elastic"),
-        (elastic(roles={"a": Role(1), "b": Role(1)}), "batch.elastic", "learners of several roles"),
+        (elastic(roles={"a": Role(1), "b": Role(1)}), "batch.elastic", "this job has several roles"),
         (
             replace(elastic(), framework=Framework("tensorflow", "2", "PS_HOSTS_COUNT=1 run")),
             "batch.elastic",
-            "learners of several roles",
+            "this job has several roles",
         ),
-        (elastic(checkpoint=Checkpoint(grace_s=0)), "batch.checkpoint.grace_s", "has no time to write a checkpoint"),
+        (elastic(checkpoint=Checkpoint(grace_s=0)), "batch.checkpoint.grace_s", "leaves no time for a checkpoint"),
         (
             job(2, elasticity=replace(BOUNDS, in_place=True), requeue=True),
             "batch.requeue",

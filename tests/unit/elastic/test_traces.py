@@ -139,7 +139,7 @@ def test_binary_and_huge_files_are_refused(tmp_path: Path) -> None:
 
 def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DamagedTable, match="is a pipe or device, and tables are read twice; write it to a file first"):
+    with pytest.raises(DamagedTable, match="is a pipe or device, but tables are read twice; write it to a file first"):
         is_trace(tmp_path / "pipe")
 
 

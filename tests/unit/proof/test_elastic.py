@@ -217,7 +217,7 @@ def test_claims_that_hold_are_accepted() -> None:
             "with throughput, jobs take 1.99",
         ),
         ({"changes": {"throughput": 1000, "completion": 600}}, "0.60 times as many changes"),
-        ({"paper_completed": {**CLAIMS.paper_completed, "completion": 4}}, "4 jobs complete, and 5 with baseline-min"),
+        ({"paper_completed": {**CLAIMS.paper_completed, "completion": 4}}, "4 jobs complete, but 5 with baseline-min"),
         ({"paper_mean_s": {**CLAIMS.paper_mean_s, "baseline-max": 140.0}}, "with baseline-max, jobs take 1.40 times"),
     ],
 )
