@@ -198,7 +198,7 @@ def _replay(storage: JobStorage, caller: Caller, stored: StoredDecision) -> Repl
     different = {
         JobId(
             one.job.name
-        ): f"got {was.gpus} GPUs with batch {was.batch}, and now gets {now.gpus} with batch {now.batch}"
+        ): f"got {was.gpus} GPUs with batch {was.batch}; the replay gives it {now.gpus} with batch {now.batch}"
         for one, was, now in zip(decision.jobs, decision.targets, repeated, strict=True)
         if was != now
     }

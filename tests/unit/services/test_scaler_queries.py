@@ -27,7 +27,7 @@ def test_status_shows_sizes_wanted_ones_and_reasons(bench: Bench) -> None:
     assert pool.decided_at is not None and pool.next_at == pool.decided_at + 60
     shown = {one.id: one for one in pool.jobs}
     assert (shown[first.id].gpus, shown[first.id].wanted_gpus) == (4, 2)
-    assert shown[first.id].reason == "being halted, to continue with 2 learners"
+    assert shown[first.id].reason == "being halted to continue with 2 learners"
     assert shown[second.id].gpus == 2
     other = replace(bench.site.caller, uid=bench.site.caller.uid + 1)
     assert show_pools(platform.storage, platform.elastic_pools, other)[0].jobs == ()
@@ -54,7 +54,7 @@ def test_damaged_or_older_last_decision_counts_as_none(bench: Bench, inputs: str
     assert platform.storage.store.elastic.add_decision(lease, stored)
     (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
     assert (pool.decided_at, pool.next_at, len(pool.jobs)) == (None, None, 2)
-    with pytest.raises(Refused, match="did not compare"):
+    with pytest.raises(Refused, match="compared no sizes"):
         explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
 
 
@@ -73,7 +73,7 @@ def test_replay_repeats_recorded_decisions_and_finds_another_policy(
     assert replayed() == [(), ()], "the objective fair has no rank"
     monkeypatch.setattr("ffdl_batch.elastic.policy.LEAST_SPEED", 1e300)
     differences = replayed()
-    assert all(differences) and "and now gets 0 with batch 0" in differences[0][0]
+    assert all(differences) and "the replay gives it 0 with batch 0" in differences[0][0]
     with pytest.raises(Refused, match="unknown pool 'other'; configured pools: default"):
         replay_decisions(platform.storage, platform.elastic_pools, bench.site.caller, "other")
 

@@ -90,7 +90,7 @@ def test_job_whose_checkpoints_go_with_its_pods_keeps_its_size(bench: Bench) -> 
     bench.turn(tick_s=61)
     assert bench.halts(first) == [False]
     decision = last_inputs(bench)
-    assert [one["hold"][:39] for one in decision["jobs"]] == ["a halt would lose its checkpoints with ", ""]
+    assert [one["hold"][:41] for one in decision["jobs"]] == ["a halt would delete its checkpoints with ", ""]
 
 
 def test_job_that_pool_is_too_small_for_waits_with_a_reason(site: Site) -> None:
