@@ -14,6 +14,7 @@ from ffdl_batch.client.api_calls.job_output import JobOutput
 from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
 from ffdl_batch.client.api_calls.pools import Pools
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
+from ffdl_batch.client.api_calls.removal import RemovalCalls
 from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment, unreadable
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
@@ -43,7 +44,7 @@ __all__ = ["Client", "JobFilter", "OptionValue"]
 _TIME_LIMIT = "C203"
 
 
-class Client(MeasuredCalls, LogCalls, WaitingCalls):
+class Client(MeasuredCalls, LogCalls, WaitingCalls, RemovalCalls):
     """Sends requests to the daemon, and starts one if none runs, unless ``start=False``.
 
     With `host`, it uses the daemon of a login node, over SSH (None: according to FFDL_HOST and the configuration; "":
@@ -183,15 +184,22 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         results = self.send([replace(submission, archive=digest) for submission in submissions])
         return [replace(result, problem=result.problem and in_keywords(result.problem)) for result in results]
 
-    def upload(self, model: str | Path, report: Callable[[str], None] | None = None) -> str:
-        """Pack the model, upload it unless the daemon has it, and return its digest. `report` gets progress
-        messages."""
+    def upload(
+        self,
+        model: str | Path,
+        report: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> str:
+        """Pack the model, upload it unless the daemon has it, and return its digest. `report` gets progress messages,
+        and `warn` a warning if the model is large."""
         from ffdl_batch.client.submissions.model_archive import open_model
 
         note = report or (lambda _: None)
         with open_model(Path(model)) as archive:
             path = f"/api/v1/archives/{archive.digest}"
-            note(f"model {model}: {archive.size} bytes, sha256 {archive.digest}")
+            note(f"model {model}: {archive.describe()}")
+            if warn is not None and (warning := archive.warning(model)):
+                warn(warning)
             if self._wire.ask_status(Request("HEAD", path)) != 200:
                 note("uploading it")
                 request = Request("PUT", path, archive.file, archive.size, "application/zip", timeout_s=600.0)

@@ -109,7 +109,7 @@ def _submit(
 ) -> Sequence[SubmissionResult]:
     from dataclasses import replace
 
-    digest = client.upload(Path(model), manner.print_verbose)
+    digest = client.upload(Path(model), manner.print_verbose, manner.warn)
     manner.print_verbose(f"sending {len(submissions)} submissions")
     return client.send([replace(submission, archive=digest) for submission in submissions])
 

@@ -22,6 +22,7 @@ from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
+    from ffdl_batch.client.submissions.model_archive import Archive
     from ffdl_batch.domain.job.submission import Submission
     from ffdl_batch.domain.job.views import PlanView
     from ffdl_batch.domain.pending.explanation import Alternative, Foretold, Outlook, WhyView
@@ -87,7 +88,8 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
     why: bool = False,
 ) -> int:
     """Print a plan for each manifest. With only `trial`, print the scheduler's answer, on standard error as sbatch."""
-    for submission in _with_model(submissions, model):
+    submissions, archive = _with_model(submissions, model, manner)
+    for submission in submissions:
         view = client.plan_submission(submission, trial=trial)
         for warning in view.warnings:
             manner.warn(warning)
@@ -95,10 +97,11 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
             complain(view.trial)
         outlook = client.outlook(submission) if why else None
         if manner.as_json:
-            more = {} if outlook is None else {"outlook": outlook}
-            print_json({"manifest": submission.manifest_name, "plan": view, **more})
+            more: dict[str, object] = {} if outlook is None else {"outlook": outlook}
+            sent = {"bytes": archive.size, "sha256": archive.digest, "left_out": archive.left_out}
+            print_json({"manifest": submission.manifest_name, "plan": view, "model": sent, **more})
         elif in_full or not trial:
-            print_plan(view, submission.manifest_name)
+            print_plan(view, submission.manifest_name, archive.describe())
         if outlook is not None and not manner.as_json:
             _section("when it may start")
             print_outlook(outlook)
@@ -107,7 +110,7 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
 
 def print_outlooks(client: Client, submissions: Sequence[Submission], model: str, *, manner: Manner) -> int:
     """Print when each manifest may start, without its plan."""
-    for submission in _with_model(submissions, model):
+    for submission in _with_model(submissions, model, manner)[0]:
         outlook = client.outlook(submission)
         if manner.as_json:
             print_json({"manifest": submission.manifest_name, "outlook": outlook})
@@ -118,22 +121,28 @@ def print_outlooks(client: Client, submissions: Sequence[Submission], model: str
     return 0
 
 
-def _with_model(submissions: Sequence[Submission], model: str) -> Sequence[Submission]:
-    """Return the submissions as they would be sent, with the digest of the model's archive."""
+def _with_model(submissions: Sequence[Submission], model: str, manner: Manner) -> tuple[Sequence[Submission], Archive]:
+    """Return the submissions as they would be sent, with the digest of the model's archive, and the archive. Its file
+    is closed. Warn if it is large."""
     from dataclasses import replace
 
     from ffdl_batch.client.submissions.model_archive import open_model
 
     with open_model(Path(model)) as archive:
-        return [replace(one, archive=archive.digest) for one in submissions]
+        if warning := archive.warning(model):
+            manner.warn(warning)
+        return [replace(one, archive=archive.digest) for one in submissions], archive
 
 
-def print_plan(view: PlanView, manifest: str) -> None:
-    """Print the plan in sections, each below a title line. For a backend with an API, print its objects as YAML."""
+def print_plan(view: PlanView, manifest: str, model: str) -> None:
+    """Print the plan in sections, each below a title line. For a backend with an API, print its objects as YAML.
+    `model` describes what is sent of the model."""
     _section(f"plan of {manifest} for backend {view.backend}")
     if view.objects:
+        click.echo(f"# model: {model}")
         _print_objects(view)
         return
+    click.echo(f"model: {model}")
     click.echo(f"network isolation: {view.network or 'none proved'} (asked for: {view.network_requested})")
     if view.submit_argv:
         _section("submit command")

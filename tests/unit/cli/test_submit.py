@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,8 +133,10 @@ def test_submit_exits_66_for_missing_manifest_or_model(daemon: FakeDaemon, manif
 def test_submit_dry_run_prints_plan_as_text_or_json_and_submits_nothing(
     daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
+    (model / ".git").mkdir()
     done = run(FFDL_SUBMIT, "--dry-run", manifest, model, daemon=daemon)
     assert done.returncode == 0
+    assert re.search(r"^model: \d+ B, sha256 [0-9a-f]{64}; left out: '\.git/'$", done.stdout, re.MULTILINE)
     for text in ("sbatch '--job-name=a b'", "#!/bin/bash\nexec head\n", "apptainer exec '{image}'", "A='x y'"):
         assert text in done.stdout
     assert "### file launch.json (mode 0600)\n{}\n" in done.stdout
@@ -142,6 +147,7 @@ def test_submit_dry_run_prints_plan_as_text_or_json_and_submits_nothing(
         (document,) = json_lines(run(program, "--json", manifest, model, daemon=daemon).stdout)
         assert document["manifest"] == str(manifest)
         assert document["plan"]["submit_argv"] == ["sbatch", "--job-name=a b"]
+        assert document["model"]["left_out"] == [".git/"]
 
 
 def test_print_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +159,7 @@ def test_print_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixtur
         environment={"RANK": "{rank}", "B": "{{b}}", "C": "{{mine}}"},
         files=(PlannedFileView("launch.json", launch, 0o600),),
     )
-    print_plan(plan, "m.yml")
+    print_plan(plan, "m.yml", "1 MiB")
     shown, _, file = capsys.readouterr().out.partition("### file launch.json (mode 0600)\n")
     assert "\nexec '{scratch}/w' '${HOME-} {}'\n" in shown
     assert "\nB='{b}'\nC='{{mine}}'\nRANK='{rank}'\n" in shown, "what the user gave is no template"
@@ -162,7 +168,9 @@ def test_print_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixtur
 
 def test_print_plan_writes_kubernetes_objects_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     documents = ("kind: Job\nspec:\n  suspend: true\n", "kind: Secret\n")
-    print_plan(replace(make_plan(Submission("", "", "", "", "")), backend="kubernetes", objects=documents), "m.yml")
+    print_plan(
+        replace(make_plan(Submission("", "", "", "", "")), backend="kubernetes", objects=documents), "m.yml", "1 MiB"
+    )
     shown = capsys.readouterr().out
     assert list(yaml.safe_load_all(shown)) == [{"kind": "Job", "spec": {"suspend": True}}, {"kind": "Secret"}]
     assert "# network isolation: none (asked for: auto)\n" in shown and "### plan of m.yml" in shown
@@ -330,3 +338,19 @@ def test_submit_does_not_take_file_name_for_text_of_manifest(daemon: FakeDaemon,
     manifest.write_text("name: y\n")
     run(FFDL_SUBMIT, manifest.name, model, daemon=daemon, cwd=tmp_path)
     assert (only_submission(daemon).manifest, only_submission(daemon).references) == ("name: y\n", {})
+
+
+def test_submit_warns_about_large_model_and_prints_its_size_with_v(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    with (model / "weights").open("wb") as file:
+        file.truncate(51 * 1000**2)
+    done = run(FFDL_SUBMIT, "-v", manifest, model, daemon=daemon)
+    assert f"ffdl-submit: model {model}: 48.6 MiB, sha256 " in done.stderr
+    assert f"ffdl-submit: warning: model {model} has 48.6 MiB (the largest: 'weights' 48.6 MiB, " in done.stderr
+    (model / ".ffdlignore").write_text("weights\n")
+    done = run(FFDL_SUBMIT, manifest, model, daemon=daemon)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(zipfile.ZipFile(io.BytesIO(list(daemon.archives.values())[1])).namelist()) == [
+        ".ffdlignore", "train.py",
+    ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -149,10 +150,10 @@ def test_open_model_rejects_missing_empty_and_special_models(tmp_path: Path) -> 
 def test_open_model_names_unreadable_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
-    def refuse(path: os.PathLike[str] | str, flags: int, mode: int = 0o777) -> int:
+    def refuse(path: os.PathLike[str] | str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if str(path).endswith("train.py"):
             raise PermissionError(13, "Permission denied")
-        return real(path, flags, mode)
+        return real(path, flags, mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", refuse)  # root may read everything, so permissions alone prove nothing
     error = refusal_of(model)
@@ -187,3 +188,76 @@ def test_open_model_rejects_damaged_or_hostile_zip(
     error = refusal_of(path)
     assert words.format(path) in str(error)
     assert error.problem.exit_code == 78
+
+
+def write(model: Path, *names: str) -> None:
+    for name in names:
+        path = model / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x\n")
+
+
+def test_open_model_leaves_out_environments_caches_and_repositories(model: Path) -> None:
+    write(model, ".git/config", "venv/bin/python", ".venv/pyvenv.cfg", "lib/__pycache__/net.pyc", "lib/net.py")
+    (model / "lib" / "venv").symlink_to("/usr")
+    write(model, "lib/sub/.git", "lib/gitlab.py", "environment/venv.py")
+    assert names_in(model) == ["environment/venv.py", "lib/gitlab.py", "lib/net.py", "train.py"]
+    with open_model(model) as archive:
+        assert archive.left_out == (".git/", ".venv/", "lib/__pycache__/", "lib/sub/.git", "lib/venv/", "venv/")
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent"),
+    [
+        ("*.ckpt\n", ["a/b/c.py", "a/data/x", "data/x", "data/keep/y", "train.py"]),
+        ("data/\n", ["a/b/c.py", "a/z.ckpt", "train.py"]),
+        ("/data\n", ["a/b/c.py", "a/data/x", "a/z.ckpt", "train.py"]),
+        ("data/*\n!data/keep\n", ["a/b/c.py", "a/data/x", "a/z.ckpt", "data/keep/y", "train.py"]),
+        ("data/\n!data/keep/y\n", ["a/b/c.py", "a/z.ckpt", "train.py"]),
+        ("a/**/c.py\n# data\n\n", ["a/data/x", "a/z.ckpt", "data/keep/y", "data/x", "train.py"]),
+        ("/*\n!/a\n!/train.py\n", ["a/b/c.py", "a/data/x", "a/z.ckpt", "train.py"]),
+        ("!venv\n/a\n/data\n", ["train.py", "venv/mine.py"]),
+        ("\ufeffdata/\r\n", ["a/b/c.py", "a/z.ckpt", "train.py"]),
+    ],
+)
+def test_ffdlignore_has_syntax_of_gitignore(model: Path, rules: str, sent: list[str]) -> None:
+    write(model, "data/x", "data/keep/y", "a/data/x", "a/b/c.py", "a/z.ckpt", "venv/mine.py")
+    (model / ".ffdlignore").write_bytes(rules.encode())
+    assert names_in(model) == sorted([".ffdlignore", *sent] if rules[:2] != "/*" else sent)
+
+
+def test_ffdlignore_agrees_with_git(model: Path) -> None:
+    write(model, "data/x", "data/keep/y", "a/data/x", "a/b/c.py", "a/z.ckpt", "b c/d", "a/#x", "a/log.txt", "log.txt")
+    rules = "data/*\n!data/keep/\n*.ckpt\nb\\ c/\n\\#x\n/log.txt\na/**/c.py\n"
+    (model / ".gitignore").write_text(rules)
+    (model / ".ffdlignore").write_text(rules)
+    subprocess.run(["git", "init", "-q", model], check=True)
+    listed = ["git", "-C", str(model), "ls-files", "-z", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
+    assert names_in(model) == sorted(name for name in files if name)
+
+
+@pytest.mark.parametrize("rules", [b"train.py\n!\n", b"[z-a]\n", b"\xff\n", b"#" * (1 << 20) + b"\n"])
+def test_unusable_ffdlignore_is_refused_with_its_name(model: Path, rules: bytes) -> None:
+    (model / ".ffdlignore").write_bytes(rules)
+    refusal = refusal_of(model)
+    assert (refusal.problem.exit_code, str(model / ".ffdlignore") in str(refusal)) == (78, True)
+
+
+def test_model_of_which_everything_is_left_out_is_refused(model: Path) -> None:
+    (model / ".ffdlignore").write_text("*\n")
+    assert "holds no file besides those that are left out (.ffdlignore)" in str(refusal_of(model))
+
+
+def test_large_model_gets_warning_that_names_largest_entries(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(model, "data/a", "data/b", "small")
+    for name in ("data/a", "data/b"):
+        with (model / name).open("wb") as file:
+            file.truncate(20 * 1000**2)
+    with open_model(model) as archive:
+        assert archive.warning(model) == ""
+    (model / "more").write_bytes(bytes(10 * 1000**2))
+    with open_model(model) as archive:
+        warning = archive.warning(model)
+    assert f"model {model} has 47.7 MiB (the largest: 'data/' 38.1 MiB, 'more' 9.54 MiB, 'train.py'" in warning
+    assert ".ffdlignore" in warning
