@@ -43,6 +43,14 @@ def print_array(array: ArrayView) -> None:
         echo_styled(f"  {paint_state(state, f'{state:<12}')} {count}")
 
 
+def elements_of(client: Client, array_id: str) -> Sequence[JobView]:
+    """Return the jobs of an array, by index. Raises UnknownJob if there is no such array."""
+    jobs = client.arrays.elements(array_id)
+    if not jobs:
+        client.arrays.get(array_id)  # raises
+    return jobs
+
+
 def resumable_jobs(client: Client, ids: Sequence[str]) -> Iterator[str]:
     """Yield the ids, with each array replaced by its jobs that are HALTED or FAILED. An unknown array is yielded as it
     is, so that the daemon refuses it."""

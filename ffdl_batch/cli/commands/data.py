@@ -196,13 +196,13 @@ def resumable() -> Iterator[None]:
         ) from None
 
 
-def report_done(done: Done, verb: str, *, quiet: bool, as_json: bool, kind: str = "") -> None:
-    """Print what was done, as a line or as JSON. `kind` names it if there are several. With `quiet`, still report on
-    standard error that entries were left out."""
+def report_done(done: Done, verb: str, *, quiet: bool, as_json: bool, kind: str = "", job: str = "") -> None:
+    """Print what was done, as a line or as JSON. `kind` and `job` name it if there are several. With `quiet`, still
+    report on standard error that entries were left out."""
     if quiet and done.skipped:
         were = "entry was" if done.skipped == 1 else "entries were"
         complain(f"{kind or verb}: {done.skipped} {were} left out; without -Q, the names and reasons are printed")
     if as_json:
-        print_json({"kind": kind, "done": done} if kind else {"done": done})
+        print_json({name: value for name, value in (("job", job), ("kind", kind), ("done", done)) if value})
     elif not quiet:
         click.echo(describe_done(done, verb))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.attempt.directory_tree import remove_tree
+from ffdl_batch.cli.arrays import elements_of, is_array
 from ffdl_batch.cli.commands.data import read_directory, report_done, resumable
 from ffdl_batch.cli.connection import find_other_host, find_user_secrets, open_client
 from ffdl_batch.cli.options.output import json_option
@@ -22,6 +23,7 @@ from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progr
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import complain
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import WholeNumber
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ def download(  # noqa: PLR0913  (one parameter per option)
     With several flags, each has a directory of its own: DIR/results, DIR/model and so on. If one of them cannot be
     copied, the others are; the errors are printed at the end.
 
+    Of an array, the output of each job goes into a directory named by its index: DIR/0, DIR/1 and so on.
+
     While a job runs, the files that exist now are copied. Files that DIR already has are skipped. If a file in DIR
     differs and was not copied by an earlier call, nothing is copied without --force.
 
@@ -88,49 +92,84 @@ def download(  # noqa: PLR0913  (one parameter per option)
     devices are left out and listed on standard error. Files and directories that cannot be read are listed there, too;
     all others are copied, and the exit status is 1.
     """
-    failures = _Failures(is_one=len(kinds) == 1)
+    asked = _Asked(kinds, attempt, force, parallel, quiet, as_json)
+    failures = _Failures()
     with open_client(quiet=quiet) as client:
-        found = _find(client, job_id, kinds, attempt, failures)
-        if not quiet:
-            for note in dict.fromkeys(output.note for output in found if output.note):
-                complain(note)
-        for output in found:
-            below = out if out and len(kinds) == 1 else f"{out or output.job_id}/{output.kind}"
-            directory = Path(below).absolute()
-            with failures.of(output.kind):
-                with (
-                    resumable(),
-                    Meter(quiet=quiet) as meter,
-                    _source(client, output, directory, meter) as (access, prefix, memory),
-                ):
-                    roots = (output.directory, *output.roots)
-                    done = _bring(access, prefix, memory, directory, meter, roots, force=force, parallel=parallel)
-                report_done(done, f"brought to {directory}", quiet=quiet, as_json=as_json, kind=output.kind)
+        if is_array(job_id):
+            for job in elements_of(client, job_id):
+                name = f"{job_id}_{job.array_index}"
+                _download(client, asked, job.id, f"{out or job_id}/{job.array_index}", out, failures, name)
+        else:
+            _download(client, asked, job_id, out, out, failures)
     return failures.report()
 
 
-class _Failures:
-    """Why kinds of output were not copied, or not as a whole."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is copied of each job, and how."""
 
-    def __init__(self, *, is_one: bool) -> None:
-        """`is_one`: a single kind is copied, so that messages need not name it."""
-        self._is_one = is_one
+    kinds: Sequence[str]
+    attempt: int | None
+    force: bool
+    parallel: int
+    quiet: bool
+    as_json: bool
+
+
+def _download(  # noqa: PLR0913, PLR0917  (what is copied, and where to)
+    client: Client,
+    asked: _Asked,
+    job_id: str,
+    place: str | None,
+    out: str | None,
+    failures: _Failures,
+    name: str = "",
+) -> None:
+    """Copy the output of one job into `place`. `out` is the directory that the user named. `name` is the job in
+    messages, if it is an element of an array."""
+    is_one = len(asked.kinds) == 1
+    found = _find(client, job_id, asked.kinds, asked.attempt, failures, name)
+    if not asked.quiet:
+        for note in dict.fromkeys(output.note for output in found if output.note):
+            complain(f"{name}: {note}" if name else note)
+    for output in found:
+        below = place if place and out and is_one else f"{place or output.job_id}/{output.kind}"
+        directory = Path(below).absolute()
+        with failures.of(": ".join(word for word in (name, "" if is_one else output.kind) if word)):
+            with (
+                resumable(),
+                Meter(quiet=asked.quiet) as meter,
+                _source(client, output, directory, meter) as (access, prefix, memory),
+            ):
+                roots = (output.directory, *output.roots)
+                done = _bring(
+                    access, prefix, memory, directory, meter, roots, force=asked.force, parallel=asked.parallel
+                )
+            job = output.job_id if name else ""
+            to = f"brought to {directory}"
+            report_done(done, to, quiet=asked.quiet, as_json=asked.as_json, kind=output.kind, job=job)
+
+
+class _Failures:
+    """Why output was not copied, or not as a whole."""
+
+    def __init__(self) -> None:
         self._codes: dict[str, int] = {}
         """Exit codes by message."""
 
     @contextmanager
-    def of(self, kind: str) -> Iterator[None]:
-        """Collect the error of this kind inside."""
+    def of(self, what: str) -> Iterator[None]:
+        """Collect the error inside. `what` is named in its message; "" = it need not be."""
         from ffdl_batch.client.errors import ClientError
 
         try:
             yield
         except ClientError as error:
-            self.add(error, "" if self._is_one else f"{kind}: ")
+            self.add(error, what)
 
-    def add(self, error: ClientError, prefix: str = "") -> None:
+    def add(self, error: ClientError, what: str = "") -> None:
         """Add an error."""
-        self._codes.setdefault(f"{prefix}{error}", error.problem.exit_code)
+        self._codes.setdefault(f"{what}: {error}" if what else f"{error}", error.problem.exit_code)
 
     def report(self) -> int:
         """Print the errors, and return the exit code of the first one."""
@@ -140,7 +179,7 @@ class _Failures:
 
 
 def _find(
-    client: Client, job_id: str, kinds: Sequence[str], attempt: int | None, failures: _Failures
+    client: Client, job_id: str, kinds: Sequence[str], attempt: int | None, failures: _Failures, name: str
 ) -> list[OutputView]:
     """Return where each kind is. Raises UnknownJob, NotAllowed and DaemonUnreachable, which concern all kinds."""
     from ffdl_batch.client import NotAllowed, RequestRefused, UnknownJob
@@ -152,7 +191,7 @@ def _find(
         except (UnknownJob, NotAllowed):
             raise
         except RequestRefused as error:
-            failures.add(error)
+            failures.add(error, name)
     return found
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ffdl_batch.cli.arrays import elements_of, is_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.newest_job import job_or_newest
 from ffdl_batch.cli.options.output import json_option
@@ -22,16 +26,21 @@ from ffdl_batch.cli.render.log_lines import (
     terminal_line,
     warn_of_lost_lines,
 )
-from ffdl_batch.exit_handling import detachable
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.exit_handling import complain, detachable
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import WholeNumber
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client, Grep
     from ffdl_batch.domain.job.log_text import LogText
-    from ffdl_batch.domain.job.views import AttemptChoice
+    from ffdl_batch.domain.job.views import AttemptChoice, JobView
 
 _CONTEXT = WholeNumber(0, 1000)
+_MOST_FOLLOWED = 200
+"""Jobs of an array whose output is followed at once; the daemon sends at most 256 streams."""
+_SILENCE_S = 3600.0
 
 
 @click.command()
@@ -94,7 +103,8 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     With --grep, -n counts matching lines. With -A, -B or -C, a line -- marks lines that were left out.
 
     If there are several learners, each line begins with its learner, such as [2]. With --attempt all, it begins with
-    its attempt: [attempt 1], or [1.2] for learner 2 of attempt 1.
+    its attempt: [attempt 1], or [1.2] for learner 2 of attempt 1. Of an array, the lines of all jobs are shown, each
+    with the index of its job before, such as [_3].
     """
     _check_raw(raw=raw, as_json=as_json)
     if by_learner and follow:
@@ -103,35 +113,108 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     if pattern is None and (ignore_case or invert_match or fixed_strings or before or after):
         raise click.UsageError("-i, -v, -F, -A, -B and -C need --grep")
     grep = None if pattern is None else _grep(pattern, ignore_case, invert_match, fixed_strings, before, after)
-    is_whole = since is None and tail is None and grep is None
+    asked = _Asked(follow, learner, since, tail, attempt, grep)
+    names = LineNames(learner=False, attempt=attempt == "all")
+
+    def printer(learners: int) -> LinePrinter:
+        labels = replace(names, learner=learners > 1 and learner is None)
+        return LinePrinter(labels, timestamps=timestamps, as_json=as_json, separate=bool(before or after), colours=raw)
+
     with open_client() as client, detachable([job_id := job_or_newest(client, job_id)], f"ffdl logs -f {job_id}"):
+        if is_array(job_id):
+            if by_learner:
+                raise click.UsageError(f"--by-learner needs one job, as {job_id}_INDEX")
+            _print_array(client, asked, job_id, printer)
+            return
         job = client.get(job_id)
         learners = max(job.learners, *(one.learners for one in job.attempts), 0)
-        names = LineNames(learner=learners > 1 and learner is None, attempt=attempt == "all")
         notes = AttemptNotes(job, attempt)
         if follow:
             print_pending_reason(job)
-        wanted = range(1, learners + 1) if by_learner and learner is None else [learner]
-        for which in wanted:
-            shown = attempt or notes.shown
-            lines: Iterator[LogText] = client.log_texts(
-                job_id, follow=follow, learner=which, since=since, tail=tail, attempt=shown, grep=grep
-            )
-            printer = LinePrinter(
-                names, timestamps=timestamps, as_json=as_json, separate=bool(before or after), colours=raw
-            )
-            if is_whole and which is None:
+        for which in range(1, learners + 1) if by_learner and learner is None else [learner]:
+            lines = replace(asked, learner=which, attempt=attempt or notes.shown).lines(client, job_id)
+            if asked.is_whole and which is None:
                 lines = explain_no_lines(lambda: _why_empty(client, job_id, attempt), lines)
-            printer.print(notes.watch(warn_of_lost_lines(lines) if is_whole else lines))
+            printer(learners).print(notes.watch(warn_of_lost_lines(lines) if asked.is_whole else lines))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which lines of a job are printed."""
+
+    follow: bool
+    learner: int | None
+    since: float | None
+    tail: int | None
+    attempt: AttemptChoice
+    grep: Grep | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all lines are printed."""
+        return self.since is None and self.tail is None and self.grep is None
+
+    def lines(self, client: Client, job_id: str) -> Iterator[LogText]:
+        """Return the lines of a job."""
+        return client.log_texts(
+            job_id, follow=self.follow, learner=self.learner, since=self.since, tail=self.tail, attempt=self.attempt,
+            grep=self.grep,
+        )  # fmt: skip
+
+
+def _print_array(client: Client, asked: _Asked, array: str, printer: Callable[[int], LinePrinter]) -> None:
+    """Print the lines of all jobs of an array: one job after the other, or as they arrive with --follow."""
+    jobs = elements_of(client, array)
+    silent = {job.id for job in jobs}
+
+    def noted(lines: Iterator[tuple[JobView, LogText]]) -> Iterator[tuple[JobView, LogText]]:
+        for job, text in lines:
+            silent.discard(job.id)
+            yield job, text
+
+    read = _arriving(asked, array, jobs) if asked.follow else _in_order(client, asked, jobs)
+    printer(max(job.learners for job in jobs)).print_array(noted(read))
+    if silent and asked.is_whole:
+        complain(
+            f"{len(silent)} of {counted(len(jobs), 'job')} have no output; for the reason: ffdl logs {array}_INDEX"
+        )
+
+
+def _in_order(client: Client, asked: _Asked, jobs: Sequence[JobView]) -> Iterator[tuple[JobView, LogText]]:
+    return ((job, text) for job in jobs for text in asked.lines(client, job.id))
+
+
+def _arriving(asked: _Asked, array: str, jobs: Sequence[JobView]) -> Iterator[tuple[JobView, LogText]]:
+    from ffdl_batch.cli.parallel_streams import ParallelStreams
+
+    if len(jobs) > _MOST_FOLLOWED:
+        raise click.UsageError(
+            f"--follow reads at most {_MOST_FOLLOWED} jobs at once, and {array} has {len(jobs)}; name one, as "
+            f"{array}_{jobs[0].array_index}"
+        )
+
+    def stream(job_id: str) -> Iterator[LogText]:
+        with open_client(quiet=True) as client:
+            yield from asked.lines(client, job_id)
+
+    by_id = {job.id: job for job in jobs}
+    with closing(ParallelStreams({job_id: partial(stream, job_id) for job_id in by_id})) as streams:
+        yield from ((by_id[job_id], text) for job_id, text in streams.lines(_SILENCE_S) if text is not None)
 
 
 def follow_log(client: Client, job_id: str, *, as_json: bool) -> None:
-    """Print the output of a job until it ends, as ``ffdl logs -f`` does."""
+    """Print the output of a job or an array until it ends, as ``ffdl logs -f`` does."""
+
+    def printer(learners: int) -> LinePrinter:
+        return LinePrinter(LineNames(learner=learners > 1, attempt=False), timestamps=False, as_json=as_json)
+
+    if is_array(job_id):
+        _print_array(client, _Asked(True, None, None, None, None, None), job_id, printer)
+        return
     job = client.get(job_id)
     print_pending_reason(job)
     lines = explain_no_lines(lambda: _why_empty(client, job_id, None), client.log_texts(job_id, follow=True))
-    printer = LinePrinter(LineNames(learner=job.learners > 1, attempt=False), timestamps=False, as_json=as_json)
-    printer.print(AttemptNotes(job, None).watch(warn_of_lost_lines(lines)))
+    printer(job.learners).print(AttemptNotes(job, None).watch(warn_of_lost_lines(lines)))
 
 
 def _why_empty(client: Client, job_id: str, attempt: AttemptChoice) -> str:

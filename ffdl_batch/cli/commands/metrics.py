@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.arrays import elements_of, is_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.options.output import check_picture, check_written, json_option, open_output, writing
 from ffdl_batch.cli.options.selection import read_attempt
@@ -38,7 +39,7 @@ from ffdl_batch.output import echo_styled
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.api_calls.metric_streams import MetricLine, UsageLine
-    from ffdl_batch.domain.job.views import AttemptChoice
+    from ffdl_batch.domain.job.views import AttemptChoice, JobView
     from ffdl_batch.domain.metrics.series import Curves, Series
 
 _REDRAW_S = 1.0
@@ -74,6 +75,8 @@ class _Asked:
 @click.option("--axis", metavar="NAME", default="", help="Horizontal axis: a name in etimes, or time.")
 @click.option("--attempt", metavar="N|all", callback=read_attempt, help="Attempt.  [default: all]")
 @click.option("--learner", type=WholeNumber(1), help="Show only this learner (from 1).")
+@click.option("--least", metavar="NAME", help="Print a table of the jobs, ranked by the least value of this metric.")
+@click.option("--most", metavar="NAME", help="Print a table of the jobs, ranked by the greatest value of this metric.")
 @click.option("--plot", is_flag=True, help="Draw curves in the terminal.")
 @click.option(
     "--png", type=_FILE, callback=check_picture, help="Draw curves into this PNG file; needs ffdl-batch[plots]."
@@ -95,6 +98,8 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
     axis: str,
     attempt: AttemptChoice,
     learner: int | None,
+    least: str | None,
+    most: str | None,
     plot: bool,
     png: str | None,
     html: str | None,
@@ -104,6 +109,8 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
 ) -> int:
     """Show what jobs measure, by `evaluation_metrics` of their manifests: a table with the course of each value.
 
+    The id of an array stands for all of its jobs. With --least or --most, the table has the values of their sweep.
+
     Curves of several jobs are drawn in one chart. With an option that writes a file, no table is printed. If there are
     no values, no file is written or replaced, and the exit code is 1.
     """
@@ -112,12 +119,19 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
         raise click.UsageError("--follow cannot write a file; leave it out, or use --json")
     if as_json and (plot or files):
         raise click.UsageError("--json prints records; leave out the options that draw or write files")
+    if (least or most) and (follow or plot or files or usage or only or (least and most)):
+        raise click.UsageError(
+            "--least and --most print one table; leave out the other options that choose what is shown"
+        )
     if usage and only and (as_json or csv or parquet):
         raise click.UsageError(
             "with --usage, --only selects curves; it does not apply to samples (--csv, --parquet, --json)"
         )
     asked = _Asked(tuple(dict.fromkeys(job_ids)), usage, attempt, learner, only, axis, follow, plot)
     with detachable(job_ids, f"ffdl metrics -f {' '.join(job_ids)}"):
+        if metric := least or most:
+            return _rank(replace(asked, only=(metric,)), least=bool(least), as_json=as_json)
+        asked = _with_elements(asked)
         if as_json:
             _print_records(asked)
         elif follow:
@@ -130,6 +144,37 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
 
 
 # --------------------------------------------------------------------------------------------------------------- input
+
+
+def _with_elements(asked: _Asked) -> _Asked:
+    """Return the request with the jobs of each array in its place. Raises UnknownJob."""
+    if not any(map(is_array, asked.ids)):
+        return asked
+    with open_client() as client:
+        ids = [
+            one for job_id in asked.ids
+            for one in ([job.id for job in elements_of(client, job_id)] if is_array(job_id) else [job_id])
+        ]  # fmt: skip
+    return replace(asked, ids=tuple(dict.fromkeys(ids)))
+
+
+def _rank(asked: _Asked, *, least: bool, as_json: bool) -> int:
+    """Print the jobs by the best value of the metric."""
+    from ffdl_batch.cli.render.ranking import print_ranking, rank
+
+    jobs: list[JobView] = []
+    with open_client() as client:
+        for job_id in asked.ids:
+            jobs += elements_of(client, job_id) if is_array(job_id) else [client.get(job_id)]
+    asked = replace(asked, ids=tuple(dict.fromkeys(job.id for job in jobs)))
+    series = _collect(asked)
+    labels = list(dict.fromkeys(one.name.label for one in series))
+    if len(labels) > 1:
+        raise click.UsageError(f"{asked.only[0]} matches {', '.join(labels)}; name one of them")
+    if not series:
+        return _report_missing(asked, is_document=False, needs_values=True)
+    print_ranking(rank({job.id: job for job in jobs}.values(), series, least=least), as_json=as_json)
+    return ExitCode.OK
 
 
 def _lines(asked: _Asked, client: Client, job_id: str) -> Iterator[MetricLine | UsageLine]:

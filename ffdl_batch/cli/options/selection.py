@@ -46,16 +46,17 @@ attempt_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class LineNames:
-    """The label of a line: its learner, its attempt, or both."""
+    """The label of a line: its learner, its attempt, or both, and before them its job if it is one of an array."""
 
     learner: bool
     attempt: bool
 
-    def of(self, line: LogLine | LogText) -> str:
+    def of(self, line: LogLine | LogText, job: JobView | None = None) -> str:
         """Return the label, with a blank after it."""
+        element = "" if job is None else f"[_{job.array_index}] "
         if self.attempt:
-            return f"[{line.attempt}.{line.learner}] " if self.learner else f"[attempt {line.attempt}] "
-        return f"[{line.learner}] " if self.learner else ""
+            return element + (f"[{line.attempt}.{line.learner}] " if self.learner else f"[attempt {line.attempt}] ")
+        return element + (f"[{line.learner}] " if self.learner else "")
 
 
 @dataclass(slots=True)

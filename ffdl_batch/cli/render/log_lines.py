@@ -44,31 +44,37 @@ class LinePrinter:
         self._names, self._timestamps, self._as_json, self._separate = names, timestamps, as_json, separate
         self._colours = colours
         self._terminal = is_terminal()
-        self._open: tuple[int, int, int] | None = None
+        self._open: tuple[str, int, int, int] | None = None
         """The line that the last piece belongs to, if more of it follows."""
-        self._shown: dict[tuple[int, int], int] = {}
+        self._shown: dict[tuple[str, int, int], int] = {}
 
     def print(self, texts: Iterable[LogText]) -> None:
         """Print all of them."""
-        for text in texts:
+        self.print_array((None, text) for text in texts)
+
+    def print_array(self, texts: Iterable[tuple[JobView | None, LogText]]) -> None:
+        """Print lines, each with the job of an array that it belongs to; None = it needs no name."""
+        for job, text in texts:
             if self._as_json:
-                click.echo(json_lines(text), nl=False)
+                click.echo(json_lines(text, "" if job is None else job.id), nl=False)
             else:
-                self._print(text)
+                self._print(text, job)
         if self._open is not None:
             click.echo()
+            self._open = None
 
-    def _print(self, text: LogText) -> None:
-        whose = (text.attempt, text.learner, text.index)
+    def _print(self, text: LogText, job: JobView | None) -> None:
+        of = "" if job is None else job.id
+        whose = (of, text.attempt, text.learner, text.index)
         continues = self._open == whose
         if self._open is not None and not continues:
             click.echo()
-        if self._separate and not continues and self._shown and self._is_apart(text):
+        if self._separate and not continues and self._shown and self._is_apart(text, of):
             click.echo("--")
-        self._shown[text.attempt, text.learner] = text.index + text.count - 1
+        self._shown[of, text.attempt, text.learner] = text.index + text.count - 1
         self._open = whose if text.partial else None
         when = f"{format_time(text.at)} " if self._timestamps else ""
-        head, shown = f"{when}{self._names.of(text)}", text.text
+        head, shown = f"{when}{self._names.of(text, job)}", text.text
         if self._terminal:
             is_bar = continues and "\r" in shown
             shown = "\n".join(terminal_line(line, colours=self._colours) for line in shown.split("\n"))
@@ -79,17 +85,18 @@ class LinePrinter:
             shown = shown.replace("\n", f"\n{head}")
         echo_styled(first + shown, nl=not text.partial)
 
-    def _is_apart(self, text: LogText) -> bool:
-        before = self._shown.get((text.attempt, text.learner))
+    def _is_apart(self, text: LogText, of: str) -> bool:
+        before = self._shown.get((of, text.attempt, text.learner))
         return before is None or text.index > before + 1
 
 
-def json_lines(text: LogText) -> str:
-    """Return the lines for `--json`: each :class:`LogLine` with `schema`.
+def json_lines(text: LogText, job: str = "") -> str:
+    """Return the lines for `--json`: each :class:`LogLine` with `schema`, and with `job` if it is not "".
 
     There may be millions of lines. So the values that are the same for all lines of `text` are encoded once.
     """
-    head = f'{{"schema": {SCHEMA}, "line": {{"learner": {text.learner}, "index": '
+    whose = f', "job": {_quoted(job)}' if job else ""
+    head = f'{{"schema": {SCHEMA}{whose}, "line": {{"learner": {text.learner}, "index": '
     shared = f', "at": {encode_json(text.at)}, "attempt": {text.attempt}, "offset": '
     tail = f', "partial": {encode_json(text.partial)}}}}}\n'
     return escape_delete(

@@ -49,6 +49,9 @@ class Series:
     last_x: float = math.nan
     least: float = math.inf
     most: float = -math.inf
+    least_x: float = math.nan
+    """Where the curve was least first."""
+    most_x: float = math.nan
     _points: list[tuple[float, float]] = field(default_factory=list)
     _stride: int = 1
     _finite: int = 0
@@ -60,7 +63,10 @@ class Series:
         self.last, self.last_x = y, x
         if not (math.isfinite(x) and math.isfinite(y)):
             return
-        self.least, self.most = min(self.least, y), max(self.most, y)
+        if y < self.least:
+            self.least, self.least_x = y, x
+        if y > self.most:
+            self.most, self.most_x = y, x
         self._end = (x, y)
         if self._finite % self._stride == 0:
             self._points.append(self._end)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.job.views import LogLine
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
+from tests.unit.cli.test_metrics import metric
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 ARRAY = "array-000000001"
@@ -122,3 +124,69 @@ def test_resume_continues_only_halted_and_failed_jobs_of_array(array: FakeDaemon
     done = run(FFDL, "resume", ARRAY, daemon=array)
     assert [act[:2] for act in array.acts] == [("resume", IDS[1]), ("resume", IDS[2])]
     assert [line.split()[0] for line in done.stdout.splitlines()] == IDS[1:]
+
+
+def test_logs_prints_lines_of_all_jobs_of_array_with_index(array: FakeDaemon) -> None:
+    array.lines = [LogLine(1, 1, "a", None, 1, 0), LogLine(1, 2, "b", None, 1, 2)]
+    done = run(FFDL, "logs", ARRAY, daemon=array)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "".join(f"[_{index}] {line}\n" for index in range(3) for line in "ab")
+    documents = json_lines(run(FFDL, "logs", "--json", ARRAY, daemon=array).stdout)
+    assert [(one["job"], one["line"]["line"]) for one in documents] == [(job, line) for job in IDS for line in "ab"]
+    array.jobs[IDS[1]] = replace(array.jobs[IDS[1]], learners=2)
+    assert run(FFDL, "logs", "-n", "1", ARRAY, daemon=array).stdout.splitlines() == [f"[_{n}] [1] b" for n in range(3)]
+
+
+def test_logs_follows_all_jobs_of_array_and_reports_silent_ones(array: FakeDaemon) -> None:
+    array.lines = [LogLine(1, 1, "a", None, 1, 0)]
+    done = run(FFDL, "logs", "-f", ARRAY, daemon=array)
+    assert sorted(done.stdout.splitlines()) == [f"[_{index}] a" for index in range(3)]
+    array.lines = []
+    done = run(FFDL, "logs", ARRAY, daemon=array)
+    assert done.stderr == f"ffdl: 3 of 3 jobs have no output; for the reason: ffdl logs {ARRAY}_INDEX\n"
+
+
+def test_logs_of_unknown_array_and_of_one_too_large_to_follow_are_refused(array: FakeDaemon) -> None:
+    done = run(FFDL, "logs", "array-000000009", daemon=array)
+    assert (done.returncode, "there is no array array-000000009" in done.stderr) == (1, True)
+    for index in range(3, 201):
+        job_id = f"training-000002{index:03d}"
+        array.jobs[job_id] = replace(make_job(job_id), array=ARRAY, array_index=index)
+    done = run(FFDL, "logs", "-f", ARRAY, daemon=array)
+    assert (done.returncode, f"{ARRAY} has 201; name one, as {ARRAY}_0" in done.stderr) == (2, True)
+
+
+def test_metrics_shows_all_jobs_of_array(array: FakeDaemon) -> None:
+    for job_id in IDS[:2]:
+        array.measured[f"{job_id}/metrics"] = [metric(step, 1 / (step + 1)) for step in range(3)]
+    done = run(FFDL, "metrics", ARRAY, daemon=array)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["ID", *IDS[:2]]
+    assert f"{IDS[2]} is left out" in done.stderr
+
+
+def test_metrics_ranks_jobs_of_sweep_by_best_value(array: FakeDaemon) -> None:
+    array.measured[f"{IDS[0]}/metrics"] = [metric(0, 0.75), metric(1, 0.5), metric(2, 0.625)]
+    array.measured[f"{IDS[1]}/metrics"] = [metric(0, 3.0), metric(1, 0.25), metric(1, 0.125, learner=2)]
+    rows = [line.split() for line in run(FFDL, "metrics", "--least", "loss", ARRAY, daemon=array).stdout.splitlines()]
+    assert rows == [
+        ["ID", "INDEX", "STATE", "LR", "DEPTH", "train/loss", "AT"],
+        [IDS[1], "1", "PROCESSING", "0.1", "2", "0.125", "iteration", "1"],
+        [IDS[0], "0", "COMPLETED", "0.0", "2", "0.5", "iteration", "1"],
+        [IDS[2], "2", "PENDING", "0.2", "2", "-", "-"],
+    ]
+    done = run(FFDL, "metrics", "--most", "train/loss", "--json", ARRAY, daemon=array)
+    ranked = [line["ranked"] for line in json_lines(done.stdout)]
+    assert [(one["job"], one["best"], one["at"]) for one in ranked] == [
+        (IDS[1], 3.0, 0.0), (IDS[0], 0.75, 0.0), (IDS[2], None, None),
+    ]  # fmt: skip
+    assert ranked[0]["sweep"] == {"LR": "0.1", "DEPTH": "2"}
+
+
+def test_metrics_refuses_to_rank_by_ambiguous_or_missing_metric(array: FakeDaemon) -> None:
+    array.measured[f"{IDS[0]}/metrics"] = [metric(0, 0.75), metric(0, 0.5, group="val")]
+    done = run(FFDL, "metrics", "--least", "loss", ARRAY, daemon=array)
+    assert (done.returncode, "loss matches train/loss, val/loss; name one of them" in done.stderr) == (2, True)
+    done = run(FFDL, "metrics", "--most", "accuracy", ARRAY, daemon=array)
+    assert (done.returncode, "no values match accuracy; there are train/loss, val/loss" in done.stderr) == (1, True)
+    done = run(FFDL, "metrics", "--most", "loss", "--plot", ARRAY, daemon=array)
+    assert (done.returncode, "--least and --most print one table" in done.stderr) == (2, True)
