@@ -41,6 +41,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "resume": ("job_control:resume", "Continue HALTED or FAILED jobs."),
     "drill": ("drill.command:drill", "Test what an interruption does to a job."),
     "cancel": ("job_control:cancel", "Cancel jobs."),
+    "rm": ("remove:remove", "Remove jobs that have ended, with their files."),
     "data": ("data:data", "Copy files to a store and back."),
     "secret": ("secret:secret", "Manage named secrets: set, list, rm."),
     "exec": ("running_learners:exec_", "Run a command inside a running learner."),

@@ -59,7 +59,7 @@ _MOST = 1_000_000_000
 """Maximum of times, some 31 years, and of `default_cpus`."""
 _MERGED_TABLES = ("rates", "notices")
 """Several files set these key by key."""
-_TABLES = ("frameworks", "backends", *_MERGED_TABLES, "nodes", "fault_policies", "image_policy", "elastic")
+_TABLES = ("frameworks", "backends", *_MERGED_TABLES, "retention", "nodes", "fault_policies", "image_policy", "elastic")
 """Tables, which environment variables cannot set."""
 
 
@@ -279,7 +279,17 @@ def _merge(values: dict[str, Any], origins: dict[str, str], key: str, value: Any
             for field_name in table:
                 origins[f"{key.rstrip('s')}.{name}.{field_name}"] = origin
         return
-    if key in ("nodes", "fault_policies"):
+    if key == "retention":
+        from ffdl_batch.config.tables import shorter_retention
+
+        try:
+            retention = shorter_retention(values.get(key), value)
+        except ValueError as error:
+            raise ConfigError(f"{origin}: retention{error}") from None
+        if retention == values.get(key):
+            return
+        values[key] = retention
+    elif key in ("nodes", "fault_policies"):
         _merge_faults(values, key, value, origin)
     elif key in _MERGED_TABLES:
         if not isinstance(value, dict):

@@ -82,6 +82,14 @@ class ElasticPool:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """When the daemon removes jobs by itself, ``[retention]``."""
+
+    days: int = 0
+    """A job is removed so many days after its end; 0 = never. Of several files, the smallest number above 0 wins."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The merged configuration. Empty text means "not set". Paths are absolute, times are seconds.
 
@@ -142,6 +150,8 @@ class Settings:
     """Prices for reports."""
     notices: NoticeSettings = field(default_factory=NoticeSettings)
     """Recipients of notices about incidents."""
+    retention: Retention = field(default_factory=Retention)
+    """When jobs that have ended are removed."""
     nodes: NodeRules = field(default_factory=NodeRules)
     """Whether jobs keep off nodes that fail often."""
     fault_policies: tuple[FaultPolicy, ...] = ()

@@ -1,5 +1,5 @@
-"""Check the tables ``[rates]``, ``[notices]``, ``[nodes]``, ``[[fault_policies]]``, ``[image_policy]`` and
-``[elastic]``."""
+"""Check the tables ``[rates]``, ``[notices]``, ``[retention]``, ``[nodes]``, ``[[fault_policies]]``, ``[image_policy]``
+and ``[elastic]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.config.image_policy import read_place, read_prefix
-from ffdl_batch.config.settings import ElasticPool, ImagePolicy
+from ffdl_batch.config.settings import ElasticPool, ImagePolicy, Retention
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.kinds import is_kind_name
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
@@ -219,6 +219,21 @@ def read_image_policy(table: object) -> ImagePolicy:
         except ValueError as error:
             raise ValueError(f".{key}: {error}") from None
     return ImagePolicy(**checked)
+
+
+_MOST_DAYS = 36_500
+
+
+def shorter_retention(earlier: Retention | None, table: object) -> Retention:
+    """Return the shorter of the retention of earlier files and that of `table`, so that a user can shorten the site's
+    and not lengthen it. Raises ValueError with what follows the table's name."""
+    if not isinstance(table, dict) or set(table) - {"days"}:
+        raise ValueError(f" must be a table with the key days, not {shown_toml(table)}")
+    days = table.get("days", 0)
+    if type(days) is not int or not 0 <= days <= _MOST_DAYS:
+        raise ValueError(f".days must be a whole number from 0 (never) to {_MOST_DAYS}, not {shown_toml(days)}")
+    given = [number for number in (earlier.days if earlier else 0, days) if number]
+    return Retention(min(given, default=0))
 
 
 _OBJECTIVES = ("completion", "throughput", "fair")

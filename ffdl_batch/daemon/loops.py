@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ffdl_batch.daemon.loop_intervals import LONGEST_S, Backoff, DeployPace, WatchPace
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.outcome.heartbeat_loss import LONGEST_LOOK_S, look_every_s
+from ffdl_batch.services.job_control.removal import remove_expired
 from ffdl_batch.services.job_files.orphan_cleanup import sweep
 from ffdl_batch.services.os_errors import explain
 from ffdl_batch.services.secrets.job_secrets import forget_secrets
@@ -324,5 +325,6 @@ class Loops:
         return pause_s
 
     def _sweep_turn(self) -> float:
+        remove_expired(self._platform.storage, self._platform.settings.retention.days)
         sweep(self._platform.storage, self._platform.settings)
         return SWEEP_EVERY_S

@@ -99,6 +99,16 @@ def _mount(mountinfo: str, path: str) -> tuple[str, Sequence[str]]:
     return found[0], found[-1].split(",")
 
 
+def find_mount_below(directory: str) -> str:
+    """Return a mount point of this host in the directory `directory` or below it; "" if there is none."""
+    real = os.path.realpath(directory)
+    for line in _MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        fields = line.split(" ")
+        if len(fields) >= 5 and _holds(real, point := mount_point(fields[4])):
+            return point
+    return ""
+
+
 def mount_point(field: str) -> str:
     """Return the path in a field of mountinfo, where blanks are octal escapes."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)

@@ -86,6 +86,7 @@ OPERATIONS: Mapping[str, Right] = {
     "drill": Right.CHANGE,
     "has_archive": Right.CHANGE,
     "put_archive": Right.CHANGE,
+    "remove": Right.CHANGE,
     "remove_secret": Right.CHANGE,
     "resume": Right.CHANGE,
     "scaler_pause": Right.CHANGE,

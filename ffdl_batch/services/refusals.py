@@ -66,6 +66,12 @@ def unknown_job(job_id: str) -> Refused:
     return Refused(problem, 404)
 
 
+def removed_job(job_id: str) -> Refused:
+    """The job was removed."""
+    problem = Problem("C101", f"{job_id} was removed", ExitCode.FAILED, cure="ffdl list shows your jobs")
+    return Refused(problem, 404)
+
+
 def native_array(text: str, backend: str, array: str, task: str) -> Refused:
     """The request needs one job and names a native array of the scheduler. `task` is the id of one of its tasks."""
     message = f"{text} is the id that {backend} gave to jobs of {array}"

@@ -39,6 +39,7 @@ class JobFilter:
     limit: int = 100
     after: str | None = None
     array: str | None = None
+    ended_before: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,9 @@ def fetch_jobs(connection: Connection, reader: JobReader, ids: Collection[str]) 
 
 
 def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> list[Job]:
-    """Return the jobs that match, newest first."""
+    """Return the jobs that match and are not removed, newest first."""
     query = select(*JOB_COLUMNS).order_by(JOBS.c.submitted_at.desc(), JOBS.c.id.desc()).limit(wanted.limit)
+    query = query.where(JOBS.c.removed_at.is_(None))
     if wanted.uid is not None:
         query = query.where(JOBS.c.uid == wanted.uid)
     if wanted.states is not None:
@@ -88,6 +90,8 @@ def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> l
         query = query.where(JOBS.c.array_id == wanted.array)
     if wanted.since is not None:
         query = query.where(JOBS.c.submitted_at >= wanted.since)
+    if wanted.ended_before is not None:
+        query = query.where(JOBS.c.ended_at < wanted.ended_before)
     if wanted.after is not None:
         last = JOBS.alias("last")
         at = select(last.c.submitted_at).where(last.c.id == wanted.after).scalar_subquery()
@@ -97,7 +101,7 @@ def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> l
 
 
 def elements_of(connection: Connection, reader: JobReader, array_id: str, index: int | None) -> list[Job]:
-    """Return the elements of an array, by index; all of them, or one."""
+    """Return the elements of an array, by index, also removed ones; all of them, or one."""
     query = select(*JOB_COLUMNS).where(JOBS.c.array_id == array_id, JOBS.c.array_id != "")
     if index is not None:
         query = query.where(JOBS.c.array_index == index)
@@ -105,13 +109,22 @@ def elements_of(connection: Connection, reader: JobReader, array_id: str, index:
 
 
 def count_elements(connection: Connection, ids: Collection[str]) -> dict[str, dict[JobState, int]]:
-    """Return how many elements each array has in each state; unknown arrays are omitted."""
+    """Return how many elements each array has in each state, removed ones included; unknown arrays are omitted."""
     found: dict[str, dict[JobState, int]] = {}
     for chunk in chunks([array_id for array_id in ids if array_id]):
         query = select(JOBS.c.array_id, JOBS.c.state, func.count()).where(JOBS.c.array_id.in_(chunk))
         for array_id, state, count in connection.execute(query.group_by(JOBS.c.array_id, JOBS.c.state)):
             found.setdefault(array_id, {})[JobState(state)] = count
     return found
+
+
+def arrays_to_keep(connection: Connection, ids: Collection[str]) -> frozenset[str]:
+    """Return those of these arrays that have an element that is not removed."""
+    found: set[str] = set()
+    for chunk in chunks([array_id for array_id in ids if array_id]):
+        query = select(JOBS.c.array_id).where(JOBS.c.array_id.in_(chunk), JOBS.c.removed_at.is_(None)).distinct()
+        found.update(connection.execute(query).scalars())
+    return frozenset(found)
 
 
 def count_handed_over(
@@ -137,8 +150,9 @@ def job_ids(connection: Connection) -> frozenset[str]:
 
 
 def find_ids(connection: Connection, beginning: str, uid: int | None, limit: int) -> list[JobId]:
-    """Return the ids of `uid`'s jobs (None = any user's) that start with `beginning`, newest first."""
-    query = select(JOBS.c.id).where(JOBS.c.id.startswith(beginning, autoescape=True))
+    """Return the ids of `uid`'s jobs (None = any user's) that start with `beginning` and are not removed, newest
+    first."""
+    query = select(JOBS.c.id).where(JOBS.c.id.startswith(beginning, autoescape=True), JOBS.c.removed_at.is_(None))
     if uid is not None:
         query = query.where(JOBS.c.uid == uid)
     ordered = query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(limit)
@@ -149,7 +163,7 @@ def find_native(connection: Connection, reader: JobReader, native_id: str, uid: 
     """Return the jobs of `uid` (None = any user) with an attempt of this native id, or a task of it, newest first."""
     tasks = ATTEMPTS.c.native_id.startswith(f"{native_id}_", autoescape=True)
     attempts = select(ATTEMPTS.c.job_id).where(or_(ATTEMPTS.c.native_id == native_id, tasks))
-    query = select(*JOB_COLUMNS).where(JOBS.c.id.in_(attempts))
+    query = select(*JOB_COLUMNS).where(JOBS.c.id.in_(attempts), JOBS.c.removed_at.is_(None))
     if uid is not None:
         query = query.where(JOBS.c.uid == uid)
     ordered = query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(limit)

@@ -126,13 +126,14 @@ class Store:
         limit: int = 100,
         after: str | None = None,
         array: str | None = None,
+        ended_before: float | None = None,
     ) -> list[Job]:
-        """Return jobs by submission, newest first; None = any.
+        """Return jobs that are not removed by submission, newest first; None = any.
 
         `since` is the earliest submission. `name` is the exact name of the job or of its array, `array` the id of its
         array. `after` is the id of the last job of the previous page; an unknown id gives no jobs.
         """
-        wanted = queries.JobFilter(uid, states, name, since, limit, after, array)
+        wanted = queries.JobFilter(uid, states, name, since, limit, after, array, ended_before)
         with self._database.reading() as connection:
             return queries.list_jobs(connection, self._reader, wanted)
 
@@ -145,6 +146,11 @@ class Store:
         """Return how many elements each of these arrays has in each state; one query."""
         with self._database.reading() as connection:
             return queries.count_elements(connection, ids)
+
+    def arrays_to_keep(self, ids: Collection[str]) -> frozenset[str]:
+        """Return those of these arrays that have an element that is not removed; one query."""
+        with self._database.reading() as connection:
+            return queries.arrays_to_keep(connection, ids)
 
     def count_handed_over(self, ids: Collection[str], besides: str = "") -> dict[str, int]:
         """Return how many live elements of each of these arrays a scheduler has, may have, or is about to get; one

@@ -86,6 +86,7 @@ JOBS = Table(
     Column("log_tail", Text, nullable=False),
     Column("overrides", Text, nullable=False, server_default="{}"),
     Column("spent", Text, nullable=False, server_default="{}"),
+    Column("removed_at", Double),
     Column("submit_key", AnyText),
     Column("array_id", Text, nullable=False, server_default=text("''")),
     Column("array_index", Integer, nullable=False, server_default="0"),

@@ -183,6 +183,36 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     assert not list((desk.base / "home").rglob("sent"))
 
 
+def test_download_and_logs_of_array_have_output_of_each_job_until_it_is_removed(desk: Desk) -> None:
+    finish = desk.base / "finish-array"
+    finish.touch()
+    (desk.base / "manifest.yml").write_text(MANIFEST.format(finish=finish, more=""))
+    model = str(desk.base / "model")
+    ran = desk.ask("submit", "--parsable", "--array=3,5", str(desk.base / "manifest.yml"), model)
+    array = ran.stdout.strip()
+    desk.ask("wait", array)
+    ran = desk.ask("download", array)
+    assert ran.stdout.count("4 files brought to ") == 2
+    ids = [job["id"] for job in desk.site.ask("GET", f"/api/v1/jobs?array={array}")[1]["jobs"]]
+    for index in ("3", "5"):
+        assert found_in(desk.base / "desk" / array / index / "results") == RESULTS
+    ran = desk.ask("download", "--model", "--logs", "--out", "each", "--json", array)
+    lines = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [(line["job"], line["kind"]) for line in lines] == [(job, kind) for job in ids for kind in ("model", "logs")]
+    assert (
+        desk.base / "desk" / "each" / "5" / "logs" / "learner-1" / "training-log.txt"
+    ).read_text() == "hello\ngoodbye\n"
+    assert desk.ask("logs", array).stdout == "[_3] hello\n[_3] goodbye\n[_5] hello\n[_5] goodbye\n"
+    root = Root(str(desk.site.state))
+    desk.ask("rm", f"{array}_3")
+    assert [Path(root.job(job_id).path).exists() for job_id in ids] == [False, True]
+    desk.ask("download", "--logs", "--out", "left", array)
+    assert sorted(path.name for path in (desk.base / "desk" / "left").iterdir()) == ["5"]
+    desk.ask("rm", array)
+    assert not Path(root.job(ids[1]).path).exists() and not Path(root.array(array).path).exists()
+    desk.ask("download", array, code=1)
+
+
 def test_download_keeps_differing_local_files_without_force(desk: Desk, ended: str) -> None:
     out = desk.base / "desk" / "mine"
     out.mkdir()

@@ -1,7 +1,7 @@
 """One life of a process that may kill itself between two steps of its work. Run by the crash tests as a child.
 
     python -m tests.crash.driver [--submit N [--die-in-submit POINT]] [--halt] [--resume] [--watch] [--deploy]
-                                 [--deploy-beside] [--die-at STEP] [--finish SECONDS]
+                                 [--deploy-beside] [--die-at STEP] [--finish SECONDS] [--remove [--die-in-remove POINT]]
 
 It does, in this order, what the daemon's loops do, through the same services, on the real database, adapters and
 processes, and prints ``acknowledged <id>`` for each job that a client would have been told of. SIGKILL comes from
@@ -24,7 +24,7 @@ import traceback
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ffdl_batch.config import load_settings
 from ffdl_batch.daemon.platform import Platform, open_platform
@@ -33,8 +33,10 @@ from ffdl_batch.domain.job.submission import Caller, Submission
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.services.data.model_archives import receive_archive
 from ffdl_batch.services.deployment import deployer as deployer_of_product
+from ffdl_batch.services.job_control import removal
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import halt_job
+from ffdl_batch.services.job_files import removal as removal_of_files
 from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import NewJob
 from tests import preloaded
@@ -45,6 +47,8 @@ PAUSE_S, LOOK_EVERY = 0.05, 4
 """Between two turns; in how many of them the scheduler is asked once."""
 IN_SUBMIT = ("before the commit", "before the answer", "answered before the commit")
 """The last one is no point of the product: it is the mistake that the tests must be able to find."""
+
+IN_REMOVE = ("before the mark", "after the mark", "after the new name", "among the files")
 
 
 def be_driver(
@@ -82,6 +86,8 @@ def main() -> int:
         parser.add_argument(name, action="store_true")
     parser.add_argument("--die-at", default="")
     parser.add_argument("--finish", type=float, default=0.0)
+    parser.add_argument("--remove", action="store_true")
+    parser.add_argument("--die-in-remove", choices=IN_REMOVE)
     options = parser.parse_args()
     platform = open_platform(load_settings())
     if options.submit:
@@ -108,6 +114,8 @@ def main() -> int:
     if options.deploy_beside:
         deploy_beside(platform, options.die_at)
     done = finish(platform, options.finish) if options.finish else True
+    if options.remove:
+        remove_all(platform, options.die_in_remove)
     platform.close()
     return 0 if done else 1
 
@@ -163,6 +171,26 @@ def acknowledge(ids: Sequence[str]) -> None:
     """What the client hears."""
     for job_id in ids:
         print(f"acknowledged {job_id}", flush=True)
+
+
+def remove_all(platform: Platform, die_in: str | None) -> None:
+    """Remove every job, with death at a point of the first removal."""
+    places = ((removal, "mark_removed"), (removal, "remove_files"), (removal_of_files, "finish_removal"))
+    for point, (module, name) in zip(IN_REMOVE, places, strict=False):
+        if die_in == point:
+            setattr(module, name, lambda *_: die())
+    if die_in == "among the files":
+        unlink = os.unlink
+        left = iter(range(2))
+
+        def dying_unlink(*args: Any, **kwargs: Any) -> None:
+            if next(left, None) is None:
+                die()
+            unlink(*args, **kwargs)
+
+        os.unlink = dying_unlink
+    for job in platform.storage.store.list_jobs(uid=None):
+        removal.remove_job(platform.storage, platform.adapters, Caller(os.getuid()), job.id)
 
 
 def dying_add(add: Callable[[Sequence[NewJob]], list[Job]], point: str) -> Callable[[Sequence[NewJob]], list[Job]]:

@@ -54,6 +54,7 @@ _SLURM_STATES = {
 )
 @click.option("--me", is_flag=True, help="List only your own jobs, as without this option.")
 @click.option("-a", "--all-users", is_flag=True, help="List jobs of all users; for administrators.")
+@click.option("--disk", is_flag=True, help="Show the disk space of each job's directory; measuring may take a minute.")
 @click.option("--wide", is_flag=True, help="Print all columns, also if lines do not fit the terminal.")
 @click.option("--noheader", is_flag=True, help="Print no header.")
 @json_option()
@@ -66,6 +67,7 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     limit: int,
     me: bool,
     all_users: bool,
+    disk: bool,
     wide: bool,
     noheader: bool,
     as_json: bool,
@@ -82,7 +84,7 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     is_default = click.get_current_context().get_parameter_source("limit") is ParameterSource.DEFAULT
     if array and is_default:
         limit = MAX_LISTED
-    which = JobFilter(read_states(states), name, since, min(limit + 1, MAX_LISTED), all_users, array)
+    which = JobFilter(read_states(states), name, since, min(limit + 1, MAX_LISTED), all_users, array, disk=disk)
     with open_client() as client:
         found = client.list(which)
         if array and not found:
@@ -96,7 +98,8 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     if as_json:
         print_json({"jobs": jobs, "outages": outages, "database_outage": database_outage})
         return
-    print_jobs(jobs, with_user=all_users, header=not noheader, wide=wide)
+    hidden = [head for head, is_wanted in (("USER", all_users), ("DISK", disk)) if not is_wanted]
+    print_jobs(jobs, hidden=hidden, header=not noheader, wide=wide)
 
 
 def read_states(texts: Sequence[str]) -> tuple[str, ...]:

@@ -203,18 +203,12 @@ def _arriving(asked: _Asked, array: str, jobs: Sequence[JobView]) -> Iterator[tu
 
 
 def follow_log(client: Client, job_id: str, *, as_json: bool) -> None:
-    """Print the output of a job or an array until it ends, as ``ffdl logs -f`` does."""
-
-    def printer(learners: int) -> LinePrinter:
-        return LinePrinter(LineNames(learner=learners > 1, attempt=False), timestamps=False, as_json=as_json)
-
-    if is_array(job_id):
-        _print_array(client, _Asked(True, None, None, None, None, None), job_id, printer)
-        return
+    """Print the output of a job until it ends, as ``ffdl logs -f`` does."""
     job = client.get(job_id)
     print_pending_reason(job)
     lines = explain_no_lines(lambda: _why_empty(client, job_id, None), client.log_texts(job_id, follow=True))
-    printer(job.learners).print(AttemptNotes(job, None).watch(warn_of_lost_lines(lines)))
+    printer = LinePrinter(LineNames(learner=job.learners > 1, attempt=False), timestamps=False, as_json=as_json)
+    printer.print(AttemptNotes(job, None).watch(warn_of_lost_lines(lines)))
 
 
 def _why_empty(client: Client, job_id: str, attempt: AttemptChoice) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ffdl_batch.cli.render.formatting import format_elapsed, format_number, format_time, print_table, terminal_width
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.host.fast_dataclass import dataclass
 
@@ -30,13 +31,13 @@ class _Column:
     """Whether the column is left out if it is empty for all jobs."""
 
 
-def print_jobs(jobs: Sequence[JobView], *, with_user: bool, header: bool, wide: bool) -> None:
-    """Print a line for each job. On a terminal, columns that do not fit are left out, unless `wide`."""
+def print_jobs(jobs: Sequence[JobView], *, hidden: Sequence[str], header: bool, wide: bool) -> None:
+    """Print a line for each job, without the columns `hidden`. On a terminal, columns that do not fit are left out,
+    unless `wide`."""
     columns = [
         column
         for column in _COLUMNS
-        if (with_user or column.head != "USER")
-        and not (column.is_optional and all(not column.cell(job) for job in jobs))
+        if column.head not in hidden and not (column.is_optional and all(not column.cell(job) for job in jobs))
     ]
     cells = {column.head: [printable(column.cell(job), one_line=True) for job in jobs] for column in columns}
     width = None if wide else terminal_width()
@@ -101,6 +102,11 @@ def _elapsed(job: JobView) -> str:
     return format_elapsed((time.time() if job.ended_at is None else job.ended_at) - began)
 
 
+def _disk(job: JobView) -> str:
+    """Return the size of the job's directory, or a question mark if measuring took too long."""
+    return "?" if job.disk_bytes is None else size_text(job.disk_bytes)
+
+
 def _values(job: JobView) -> str:
     return " ".join(f"{name}={value}" for name, value in job.array_values.items())
 
@@ -117,5 +123,6 @@ _COLUMNS = (
     _Column("SUBMITTED", lambda job: format_time(job.submitted_at), 4),
     _Column("ENDED", lambda job: format_time(job.ended_at), 6),
     _Column("VALUES", _values, 2, is_optional=True),
+    _Column("DISK", _disk),
     _Column("NODES(REASON)", place_or_reason),
 )

@@ -47,6 +47,10 @@ class JobFilter:
     all_users: bool = False
     array: str = ""
     """The id of an array, to list its elements."""
+    ended_before: float | None = None
+    """Latest end, in seconds since the epoch."""
+    disk: bool = False
+    """Whether to measure the disk space of each job's directory."""
 
     def query(self) -> str:
         """Return the query part of the URL, with its question mark."""
@@ -61,6 +65,10 @@ class JobFilter:
             pairs.append(("all_users", "true"))
         if self.array:
             pairs.append(("array", self.array))
+        if self.ended_before is not None:
+            pairs.append(("ended_before", f"{self.ended_before:.6f}"))
+        if self.disk:
+            pairs.append(("disk", "true"))
         return f"?{urlencode(pairs)}" if pairs else ""
 
 

@@ -46,8 +46,10 @@ from ffdl_batch.domain.job.views import ArrayView, JobView, Resume
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.authorisation import without_content
 from ffdl_batch.services.job_control.drill import drill as simulate
+from ffdl_batch.services.job_control.removal import remove_job
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
+from ffdl_batch.services.queries.disk_use import with_disk_use
 from ffdl_batch.services.queries.jobs import get_events, get_job, health, list_jobs
 from ffdl_batch.services.queries.learners import MOVES, learners_of, with_progress
 from ffdl_batch.services.submission.submit import submit
@@ -121,13 +123,17 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     all_users: bool = False,
     array: Annotated[Word | None, Query(description="Only elements of this array, by their index.")] = None,
+    ended_before: Annotated[Time | None, Query(description="Only jobs that ended before this time.")] = None,
+    disk: Annotated[bool, Query(description="Measure the disk space of each job's directory.")] = False,
 ) -> PlainReply:
     """List jobs, newest first."""
     found = await in_thread(
         here.limits.quick, list_jobs, here.platform.storage, caller,
-        states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
+        states=state, name=name, since=since, limit=limit, all_users=all_users, array=array, ended_before=ended_before,
     )  # fmt: skip
     shown = without_content(caller, found)
+    if disk:
+        shown = await with_files(here, here.limits.slow, with_disk_use, here.platform.storage.root, shown)
     return PlainReply(JobsReply(shown, here.platform.adapters.outages(), here.platform.storage.store.outage))
 
 
@@ -147,6 +153,21 @@ async def as_it_moves(here: Context, job: JobView) -> JobView:
     if job.state not in MOVES:
         return job
     return await if_soon(with_files(here, here.limits.quick, with_progress, here.platform.storage.root, job)) or job
+
+
+@router.delete("/jobs/{job_id}", response_model=JobReply, responses=answers(404, 409), operation_id="remove")
+async def remove(
+    job_id: str,
+    here: CaughtUp,
+    caller: Asking,
+    dry_run: Annotated[bool, Query(description="Remove nothing; answer as if.")] = False,
+) -> PlainReply:
+    """Remove a job that has ended, with its directory. Idempotent. The reply has the disk space that it used."""
+    await check_files(here)
+    job = await in_thread(
+        here.limits.slow, remove_job, here.platform.storage, here.platform.adapters, caller, job_id, is_trial=dry_run
+    )
+    return PlainReply(_one(here, caller, job)) if dry_run else _changed(here, caller, "remove", job)
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")

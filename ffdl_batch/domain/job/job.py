@@ -138,6 +138,8 @@ class Job:
     overrides: Overrides = field(default_factory=Overrides)
     """Holds for the attempts since the submission or the last resume; so does `spent`."""
     spent: Spent = field(default_factory=Spent)
+    removed_at: float | None = None
+    """Since when the job's directory is being removed, or is gone. Listings omit the job; reports about use keep it."""
 
     @property
     def effective_spec(self) -> JobSpec:

@@ -232,6 +232,8 @@ class JobView:
     """The requested partitions; "" = the default one."""
     gpu_devices: tuple[str, ...] = ()
     """Its GPUs while it is PROCESSING, each as node and device file, ``n1:/dev/nvidia0``; empty = unknown."""
+    disk_bytes: int | None = None
+    """Disk space of the job's directory, if it was requested; None = it was not, or measuring took too long."""
 
 
 UNREADABLE = "FFDL.unreadable"

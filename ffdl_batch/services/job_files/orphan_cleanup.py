@@ -1,15 +1,13 @@
 """Removes files and directories that no row of the database refers to.
 
-These are directories of submissions that were never acknowledged, unused archives, and files that a killed process left
-half written.
+These are directories of submissions that were never acknowledged and of removed jobs, unused archives, and files that a
+killed process left half written.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +19,7 @@ from ffdl_batch.config.daemon_location import LOCK_NAME
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.job import is_job_id
 from ffdl_batch.domain.outcome.controller_events import Phase
+from ffdl_batch.services.job_files.removal import REMOVING, finish_removal, remove_directory
 from ffdl_batch.services.job_storage import JobStorage
 
 log = logging.getLogger(__name__)
@@ -91,12 +90,11 @@ def _age(path: Path, now: float) -> float:
 
 ORPHAN_AGE_S = 3600.0
 ARCHIVE_AGE_S = 86400.0
-_CONDEMNED = ".removing-"
-"""Prefix of a directory that is being removed."""
 
 
 def sweep(storage: JobStorage, settings: Settings) -> int:
-    """Remove orphans and half-written files older than an hour, and archives older than a day that no live job needs.
+    """Remove orphans, directories of removed jobs and half-written files older than an hour, and archives older than a
+    day that no live job needs.
 
     Return how many were removed. Ages are by the file system's clock. Several daemons may sweep one tree at once.
     Raises StoreError, OSError.
@@ -108,24 +106,28 @@ def sweep(storage: JobStorage, settings: Settings) -> int:
 
 def _sweep_jobs(storage: JobStorage) -> int:
     old = _old_directories(storage, Path(storage.root.path) / "jobs", is_job_id)
-    known = {str(job.id) for job in storage.store.get_many(list(old))}
+    jobs = storage.store.get_many(list(old))
+    known = {str(job.id) for job in jobs}
+    removed = [old[job.id] for job in jobs if job.removed_at is not None]
     if old.keys() - known:
         known |= storage.store.left_out()  # their directories stay, as the restore reported
-    return sum(_condemn(path) for job_id, path in old.items() if job_id not in known)
+    orphans = sum(_condemn(path) for job_id, path in old.items() if job_id not in known)
+    return orphans + sum(_removed(path) for path in removed)
 
 
 def _sweep_arrays(storage: JobStorage) -> int:
     arrays = Path(storage.root.arrays)
     old = _old_directories(storage, arrays, is_array_id) if arrays.is_dir() else {}
-    known = storage.store.count_elements(old)
-    return sum(_condemn(path) for array_id, path in old.items() if array_id not in known)
+    known, needed = storage.store.count_elements(old), storage.store.arrays_to_keep(old)
+    orphans = sum(_condemn(path) for array_id, path in old.items() if array_id not in known)
+    return orphans + sum(_removed(path) for array_id, path in old.items() if array_id in known.keys() - needed)
 
 
 def _old_directories(storage: JobStorage, place: Path, is_id: Callable[[str], bool]) -> dict[str, Path]:
     """Return the directories in `place` that are named by an id and old enough to be orphans."""
     now = storage.file_time(str(place))
-    for left in place.glob(f"{_CONDEMNED}*"):  # by a process that was killed while it removed them
-        _remove(left)
+    for left in place.glob(f"{REMOVING}*"):  # by a process that was killed while it removed them
+        _removed(left, finish=True)
     return {path.name: path for path in place.iterdir() if is_id(path.name) and _age(path, now) > ORPHAN_AGE_S}
 
 
@@ -139,21 +141,21 @@ def _condemn(path: Path) -> bool:
             path,
         )
         return False
-    doomed = path.with_name(f"{_CONDEMNED}{path.name}-{secrets.token_hex(4)}")
-    try:
-        path.rename(doomed)
-    except FileNotFoundError:
-        return False
     log.info("removing %s: nothing of that id was ever acknowledged", path)
-    _remove(doomed)
-    return True
+    return _removed(path)
 
 
-def _remove(doomed: Path) -> None:
+def _removed(path: Path, *, finish: bool = False) -> bool:
+    """Remove a directory, or with `finish` the rest of one; return whether this daemon did. One that cannot be removed
+    must not keep the janitor from the others."""
     try:
-        shutil.rmtree(doomed)
-    except FileNotFoundError:
-        log.info("%s is being removed by another daemon, too", doomed)
+        if not finish:
+            return remove_directory(path)
+        finish_removal(path)
+    except OSError as error:
+        log.warning("%s cannot be removed; it is tried again in an hour: %s", path, error)
+        return False
+    return True
 
 
 def _sweep_archives(storage: JobStorage) -> int:

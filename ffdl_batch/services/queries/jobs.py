@@ -36,6 +36,7 @@ from ffdl_batch.services.refusals import (
     ambiguous_native_id,
     native_array,
     not_allowed,
+    removed_job,
     unknown_array,
     unknown_job,
     whole_array,
@@ -62,6 +63,7 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     limit: int = 100,
     all_users: bool = False,
     array: str | None = None,
+    ended_before: float | None = None,
 ) -> list[JobView]:
     """Return at most `limit` jobs, newest first; those of one array by their index. Always takes two queries."""
     if all_users and not caller.is_admin:
@@ -73,6 +75,7 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
         since=since,
         limit=max(1, min(limit, MAX_LISTED)),
         array=array,
+        ended_before=ended_before,
     )
     if array is not None:
         jobs.reverse()
@@ -81,12 +84,21 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
 
 
 def own_job(store: Store, caller: Caller, job_id: str) -> Job:
-    """Return the job if it is the caller's. Raises :class:`Refused` if it does not exist or is another user's.
+    """Return the job if it is the caller's. Raises :class:`Refused` if it does not exist, was removed, or is another
+    user's.
 
     `job_id` may be the beginning of an id, with at least three characters after the dash, or the scheduler's id of an
     attempt, if only one of the caller's jobs has it; or an array's id with an element's index, for example
     array-0a1b2c3d4_3.
     """
+    job = own_job_or_removed(store, caller, job_id)
+    if job.removed_at is not None:
+        raise removed_job(job_id)
+    return job
+
+
+def own_job_or_removed(store: Store, caller: Caller, job_id: str) -> Job:
+    """Return the job like :func:`own_job`, also if it was removed."""
     job = store.get(_whole_id(store, caller, job_id))
     if job is None or not (caller.is_admin or job.uid == caller.uid):
         raise unknown_job(job_id)

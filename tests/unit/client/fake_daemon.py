@@ -183,7 +183,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     return
             self.answer(url.path, parse_qs(url.query), body)
 
-        do_GET = do_POST = do_HEAD = do_PUT = dispatch  # noqa: N815
+        do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = dispatch  # noqa: N815
 
         def answer(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
             if path == "/api/v1/health":
@@ -263,6 +263,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             job = daemon.jobs.get(job_id)
             if job is None:
                 self.reply({"problem": to_plain(Problem("S104", f"there is no job {job_id}", 66))}, 404)
+            elif self.command == "DELETE":
+                self.remove(job, is_trial="dry_run" in query)
             elif verb == "events":
                 after = int(query["after"][0])
                 terminal = job.state in ("COMPLETED", "FAILED", "HALTED", "CANCELLED")
@@ -272,8 +274,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             elif verb == "logs":
                 self.stream(query)
             elif verb in ("metrics", "usage"):
-                self.begin_stream()
-                self.send_lines([line.encode() for line in daemon.measured.get(rest, [])])
+                self.report(daemon.measured.get(rest, []))
             elif verb.startswith("output/"):
                 self.output(verb)
             elif verb == "wait":
@@ -287,6 +288,11 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     action = "cancel" if daemon.jobs[job_id].requested_action == "cancel" else verb
                     daemon.jobs[job_id] = replace(daemon.jobs[job_id], requested_action=action)
                 self.reply({"job": to_plain(daemon.jobs[job_id])})
+
+        def remove(self, job: JobView, *, is_trial: bool) -> None:
+            if not is_trial:
+                del daemon.jobs[job.id]
+            self.reply({"job": to_plain(replace(job, disk_bytes=3 * 1024**2))})
 
         def report(self, found: dict[str, Any] | list[str]) -> None:
             if isinstance(found, dict):

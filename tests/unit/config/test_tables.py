@@ -1,4 +1,5 @@
-"""``[[fault_policies]]``, ``[nodes]``, ``[notices]`` and ``[elastic]`` are read, and rejected with file and line."""
+"""``[[fault_policies]]``, ``[nodes]``, ``[notices]``, ``[retention]`` and ``[elastic]`` are read, and rejected with
+file and line."""
 
 from __future__ import annotations
 
@@ -149,3 +150,22 @@ def test_elastic_pool_error_names_file_and_key(tmp_path: Path, text: str, messag
         load(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path}/ffdl.toml: ")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("site", "user", "days"), [(30, 7, 7), (30, 90, 30), (30, 0, 30), (0, 7, 7), (0, 0, 0)])
+def test_user_can_shorten_retention_of_site_and_not_lengthen_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: int, user: int, days: int
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(f"[retention]\ndays = {site}\n")
+    monkeypatch.setattr("ffdl_batch.config.load.SITE_FILES", (file,))
+    settings = load(tmp_path, f"[retention]\ndays = {user}\n")
+    assert settings.retention.days == days
+    origin = {key: origin for key, _, origin in settings.explain()}["retention"]
+    assert origin == str(tmp_path / "ffdl.toml" if days != site else file)
+
+
+@pytest.mark.parametrize("table", ["days = -1", "days = 1.5", "days = true", 'days = "30"', "weeks = 2"])
+def test_retention_error_names_file_and_key(tmp_path: Path, table: str) -> None:
+    with pytest.raises(ConfigError, match=r"ffdl\.toml: retention(\.days must be a whole number| must be a table)"):
+        load(tmp_path, f"[retention]\n{table}\n")

@@ -74,6 +74,7 @@ attach_stream      -     yes    -       -         -
 drill              -     yes    -       -         -
 has_archive        -     yes    -       -         -
 put_archive        -     yes    -       -         -
+remove             -     yes    -       -         -
 remove_secret      -     yes    -       -         -
 resume             -     yes    -       -         -
 scaler_pause       -     yes    -       -         -

@@ -286,7 +286,7 @@ EXPECTED = """
 /outlook POST
 /advice POST
 /jobs GET POST
-/jobs/{job_id} GET
+/jobs/{job_id} GET DELETE
 /jobs/{job_id}/why GET
 /jobs/{job_id}/attach GET
 /jobs/{job_id}/attach/stream GET

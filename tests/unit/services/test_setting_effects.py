@@ -20,7 +20,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.config import load_settings
-from ffdl_batch.config.settings import ElasticPool, FrameworkImages, ImagePolicy, Settings
+from ffdl_batch.config.settings import ElasticPool, FrameworkImages, ImagePolicy, Retention, Settings
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.platform import open_platform
 from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape
@@ -60,7 +60,7 @@ from tests.unit.services.test_key_effects import BASE, FACTS, NODES, parsed
 MODELS: Mapping[str, type] = {
     "": Settings, "nodes": NodeRules, "notices": NoticeSettings, "rates": Rates, "fault_policies": FaultPolicy,
     "image_policy": ImagePolicy, "slurm": SlurmSettings, "local": LocalSettings, "kubernetes": KubernetesSettings,
-    "profiles": Profile, "pools": ElasticPool,
+    "profiles": Profile, "pools": ElasticPool, "retention": Retention,
 }  # fmt: skip
 IN_PLAN: Mapping[str, dict[str, object]] = {
     "slurm": {
@@ -130,6 +130,9 @@ SHOWN_BY = {
     },
     "domain/test_node_findings.py": {
         "test_node_exclusion_respects_share_limit_and_keeps_last_node": "nodes.percent",
+    },
+    "services/test_removal.py": {
+        "test_retention_removes_jobs_after_days_and_only_then": "retention retention.days",
     },
     "services/test_notices.py": {
         "test_notifier_sends_each_incident_once_by_mail_and_webhook":

@@ -85,11 +85,16 @@ def test_store_returns_every_job_field_unchanged(store: Store) -> None:
         message=NASTY, model_digest=NASTY, **columns,
     )  # fmt: skip
     assert failed == expected
-    assert all(getattr(expected, f.name) not in ("", None, ()) for f in dataclasses.fields(Job)), "a field is untested"
     again = Store(store._database)  # with nothing remembered
+    assert again.list_jobs(uid=2**32 - 2, name=NASTY) == [expected]
+    removed = applied(store, failed, Change(columns={"removed_at": 1237.0000001}))
+    expected = dataclasses.replace(expected, revision=3, updated_at=removed.updated_at, removed_at=1237.0000001)
+    assert removed == expected
+    assert all(getattr(expected, f.name) not in ("", None, ()) for f in dataclasses.fields(Job)), "a field is untested"
+    again = Store(store._database)
     assert again.get(new.id) == expected
     assert again.history(new.id)[-1].message == NASTY
-    assert again.list_jobs(uid=2**32 - 2, name=NASTY) == [expected]
+    assert again.list_jobs(uid=2**32 - 2, name=NASTY) == []
 
 
 def test_store_adds_new_job_as_pending_with_one_history_entry(store: Store) -> None:
