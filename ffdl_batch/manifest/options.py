@@ -115,6 +115,8 @@ def _refuse_unknown(name: str, origin: Origin, log: FindingLog) -> None:
         cure = f"set {row.key} in the manifest"
     elif row is not None and row.refusal:
         cure = row.refusal
+    elif row is not None:
+        cure = "it is an option of ffdl-submit"
     else:
         near = difflib.get_close_matches(name, [*_PLACES, *_SPECIAL, *_PASSED], n=1, cutoff=0.7)
         cure = f"did you mean --{near[0]}?" if near else "see sbatch --help"

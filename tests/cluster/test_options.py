@@ -204,7 +204,6 @@ def test_submit_applies_sbatch_variables_below_manifest_and_options(alice: Perso
         (["--nodes=2"], "--nodes"),
         (["-N", "2"], "-N (--nodes)"),
         (["--ntasks", "4"], "--ntasks"),
-        (["--wrap=true"], "--wrap"),
         (["--error=x"], "--error"),
         (["-D", "/tmp"], "-D (--chdir)"),
         (["--exclusive"], "--exclusive"),

@@ -17,11 +17,13 @@ from ffdl_batch.cli.options.submission import (
     shared_options,
     split_files,
 )
+from ffdl_batch.cli.options.wrapped_command import wrap_options, wrapped_manifest
 from ffdl_batch.cli.render.plan import print_outlooks, print_plans
 
 
 @click.command(cls=SbatchLike)
-@shared_options()
+@shared_options(metavar="[MANIFEST...] [MODEL]")
+@wrap_options
 @click.option(
     "--test-only",
     "--server",
@@ -39,13 +41,14 @@ def plan(files: Sequence[str], test_only: bool, why: bool | None, only_why: bool
     nothing."""
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
     wanted = collect_options(given, os.environ, manner)
-    manifests, model = split_files(files)
+    wrapped = wrapped_manifest(given)
+    manifests, model = split_files(files, wrapped)
     if only_why and (test_only or why is False):
         raise click.UsageError(
             f"--only-why prints no plan; leave out {'--server, or --test-only' if test_only else '--no-why'}"
         )
     why = len(manifests) == 1 if why is None else why
-    submissions = build_submissions(manifests, "", wanted)
+    submissions = build_submissions(manifests, "", wanted, wrapped)
     with open_client(quiet=manner.quiet) as client:
         if only_why:
             return print_outlooks(client, submissions, model, manner=manner)

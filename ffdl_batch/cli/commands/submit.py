@@ -24,6 +24,7 @@ from ffdl_batch.cli.options.submission import (
     shared_options,
     split_files,
 )
+from ffdl_batch.cli.options.wrapped_command import wrap_options, wrapped_manifest
 from ffdl_batch.cli.render.job_messages import KEPT, print_outages
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, whole_number
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
-@shared_options()
+@shared_options(metavar="[MANIFEST...] [MODEL]")
+@wrap_options
 @host_option
 @click.option("--parsable", is_flag=True, help="Print only the id.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the job ends, then exit as with --wait.")
@@ -52,14 +54,17 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
     A manifest with batch.array or batch.sweep, or with --array on the command line, is an array: one job for each
     element.
 
+    With --wrap, a command takes the place of the manifest: ffdl-submit --wrap 'python3 train.py' -G 1
+
     Options override the manifest, and the manifest overrides FFDL_* and SBATCH_* variables.
     """
     manner = _manner(given)
     wanted = collect_options(given, os.environ, manner)
-    manifests, model = split_files(files)
+    wrapped = wrapped_manifest(given)
+    manifests, model = split_files(files, wrapped)
     if manner.follow:
         wanted = _for_one_job(wanted, manifests)
-    submissions = build_submissions(manifests, "", wanted)
+    submissions = build_submissions(manifests, "", wanted, wrapped)
     with open_client(quiet=manner.quiet) as client:
         if dry_run or test_only:
             from ffdl_batch.cli.render.plan import print_plans

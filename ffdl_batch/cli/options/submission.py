@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ffdl_batch.cli.options.job_options import (
     read_environment,
 )
 from ffdl_batch.cli.options.output import json_option
+from ffdl_batch.cli.options.wrapped_command import model_of
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
 from ffdl_batch.domain.sbatch.values import one_events
 from ffdl_batch.exit_handling import complain
@@ -147,8 +149,10 @@ def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFuncti
     return decorate
 
 
-def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
-    """Return the manifests and the model."""
+def split_files(files: Sequence[str], wrapped: str = "") -> tuple[Sequence[str], str]:
+    """Return the manifests and the model. `wrapped` is the text of the manifest for --wrap."""
+    if wrapped:
+        return ["--wrap"], model_of(files)
     if len(files) < 2:
         what = "the model (a directory or zip archive) is missing" if files else "a manifest and a model are needed"
         raise click.UsageError(f"{what}: ffdl-submit [OPTIONS] MANIFEST... MODEL")
@@ -197,13 +201,15 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
     )
 
 
-def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> list[Submission]:
-    """Return a submission for each manifest. Raises if any cannot be read. Disables core dumps, because the submissions
-    contain secrets."""
+def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted, wrapped: str = "") -> list[Submission]:
+    """Return a submission for each manifest, or for the text of the manifest for --wrap. Raises if any cannot be read.
+    Disables core dumps, because the submissions contain secrets."""
     from ffdl_batch.client.submissions.manifest_source import read_manifest
     from ffdl_batch.client.submissions.submission_builder import build_submission
     from ffdl_batch.host.core_dumps import forbid_core_dumps
 
     forbid_core_dumps()
+    if wrapped:
+        return [build_submission(replace(read_manifest(wrapped), name="--wrap"), digest, wanted)]
     # As paths: Python callers may pass a text of several lines, and a file name must not be taken for a text.
     return [build_submission(read_manifest(Path(manifest)), digest, wanted) for manifest in manifests]

@@ -182,6 +182,7 @@ _OF_COMMAND = (
     _Row("verbose/v", "", "DEBUG", _NO),
     _Row("version/V", takes=_NO),
     _Row("wait/W", "", "WAIT", _NO),
+    _Row("wrap"),
 )  # fmt: skip
 
 # Options that batch.slurm.args passes to sbatch.
@@ -291,7 +292,6 @@ _REFUSED = (
     _Row("uid", refused="jobs run as the user who submits them"),
     _Row("usage", takes=_NO, refused="use --help"),
     _Row("wait-all-nodes", "", "WAIT_ALL_NODES", refused="the controllers wait for all nodes before a learner starts"),
-    _Row("wrap", refused="the command is framework.command in the manifest"),
 )  # fmt: skip
 
 TABLE = (*_TAKEN, *_OF_COMMAND, *_PASSED, *_REFUSED)

@@ -28,7 +28,7 @@ DECLARED = {name for parameter in submit.params for name in parameter.opts if is
 LETTER_OF = {name: letter for letter, name in LETTERS.items()}
 OPTIONS = {name: LETTER_OF.get(name, "") for name in option_names()}
 """sbatch's options and their letters, as sbatch 26.05 printed them."""
-COMMAND_OPTIONS = {"export", "help", "parsable", "quiet", "test-only", "verbose", "version", "wait"}
+COMMAND_OPTIONS = {"export", "help", "parsable", "quiet", "test-only", "verbose", "version", "wait", "wrap"}
 BY_NAME = frozenset(option.name for option in JOB_OPTIONS)
 REFUSED = {row.name: row.refusal for row in TABLE if row.refusal and row.name not in BY_NAME}
 TAKEN_OPTIONS = set(OPTIONS) & {*BY_NAME, *COMMAND_OPTIONS}

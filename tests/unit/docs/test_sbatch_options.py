@@ -52,7 +52,7 @@ def test_page_of_sbatch_options_matches_option_table(update_golden: bool) -> Non
 
 def test_every_sbatch_option_is_set_by_manifest_or_refused_with_reason() -> None:
     """No option is silently ignored."""
-    of_command = {"export", "help", "parsable", "quiet", "test-only", "verbose", "version", "wait"}
+    of_command = {"export", "help", "parsable", "quiet", "test-only", "verbose", "version", "wait", "wrap"}
     named = ("gres", "gpus", "cpus-per-task", "mem", "job-name")
     for row in TABLE:
         assert bool(row.help) + bool(row.refusal) + (row.name in of_command) == 1, row

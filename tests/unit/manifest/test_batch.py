@@ -146,7 +146,7 @@ def test_batch_gres_accepts_text_and_mapping_with_kubernetes_resource_names(text
     ("{roles: {ps: 2}}", "batch.roles.ps: a mapping is needed here, not a single value"),
     ("{slurm: {args: '--x'}}", "batch.slurm.args: a list is needed here, not a single value"),
     ("{slurm: {args: ['-N2']}}", "'-N2' is not a long sbatch option"),
-    ("{slurm: {args: ['--wrap=id']}}", "--wrap cannot be passed on (the command is framework.command in the manifest)"),
+    ("{slurm: {args: ['--wrap=id']}}", "--wrap cannot be passed on (it is an option of ffdl-submit)"),
     ("{slurm: {args: ['--nosuch']}}", "--nosuch is not among the options that may be passed on (allowed are "),
     ("{slurm: {args: ['--mem=1G']}}", "--mem has a key of its own (use memory)"),
     ('{slurm: {args: ["--hint=a\\nb"]}}', "contains a line break"),

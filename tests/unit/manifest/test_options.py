@@ -185,7 +185,7 @@ def test_partition_option_overrides_aliased_batch_block() -> None:
     ({"network": "lan"}, "error: --network: 'lan' is not known here (write one of auto, none, job, egress, host)"),
     ({"nodes": "2"}, "error: --nodes: this option is not taken (set learners in the manifest)"),
     ({"partitoin": "x"}, "error: --partitoin: this option is not taken (did you mean --partition?)"),
-    ({"wrap": "x"}, "error: --wrap: this option is not taken (the command is framework.command in the manifest)"),
+    ({"wrap": "x"}, "error: --wrap: this option is not taken (it is an option of ffdl-submit)"),
     ({"job-name": ""}, "error: --job-name: Model definition name is not set (write `name: ` and a name for the job)"),
 ])  # fmt: skip
 def test_options_error_names_the_invalid_option(options: dict[str, str], line: str) -> None:
