@@ -81,9 +81,9 @@ class ShrinksJobs(Protocol):
     """A backend that can shrink a running job in place."""
 
     def shrink(self, native_id: NativeId, nodes: Sequence[str]) -> None:
-        """Release all nodes of the running job except `nodes`, on which its first learners run, in their order. The
-        controllers on the other nodes have ended. Idempotent. Raises InvalidRequest if the scheduler refuses it, and
-        SchedulerUnreachable."""
+        """Release all nodes of the job except `nodes`, on which its first learners run, in their order. The caller has
+        seen that the job runs, and that the controllers on the other nodes have ended. Idempotent. Raises
+        InvalidRequest if the scheduler refuses it, and SchedulerUnreachable."""
         ...
 
 

@@ -72,7 +72,7 @@ def test_node_exclusion_rejects_running_job_and_reports_scontrol_outage(world: F
         world.scheduler.avoid(native, ["n1"])
 
 
-def test_shrinking_gives_back_nodes_once_and_reports_refusals_and_outages(world: FakeSlurmHarness) -> None:
+def test_shrinking_gives_back_nodes_once_and_reports_outages(world: FakeSlurmHarness) -> None:
     assert isinstance(world.scheduler, ShrinksJobs)
     native, _ = running(world, "echo begun; sleep 60")
     world.scheduler.shrink(native, ["n2", "n3"])
@@ -83,10 +83,15 @@ def test_shrinking_gives_back_nodes_once_and_reports_refusals_and_outages(world:
     world.spoil("scontrol", "down")
     with pytest.raises(SchedulerUnreachable):
         world.scheduler.shrink(native, ["n2"])
+
+
+def test_shrinking_a_waiting_job_would_pin_it_to_nodes(world: FakeSlurmHarness) -> None:
+    """So the scaler asks only for jobs that run."""
+    assert isinstance(world.scheduler, ShrinksJobs)
     world.freeze()
     waiting, _ = world.submit("true")
-    with pytest.raises(InvalidRequest, match="Invalid node name"):
-        world.scheduler.shrink(waiting, ["n2"])
+    world.scheduler.shrink(waiting, ["n2"])
+    assert json.loads((world.state / "jobs" / f"{waiting}.json").read_text())["required"] == "n2"
 
 
 def test_requeued_job_keeps_id_and_increments_restart_count(world: FakeSlurmHarness) -> None:

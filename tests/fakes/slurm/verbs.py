@@ -55,8 +55,8 @@ def change(verb: str, record: dict[str, Any], fields: dict[str, str]) -> int:
         update(job, held=verb == "hold", reason="JobHeldUser" if verb == "hold" else "None", split=True)
     elif verb != "update":
         return complain("scontrol", f"invalid keyword: {verb}")
-    elif "NodeList" in fields and record["state"] != "RUNNING":
-        return complain("scontrol", "Invalid node name specified")
+    elif "NodeList" in fields and record["state"] == "PENDING":
+        update(job, required=fields["NodeList"], split=True)  # as 26.05 does: it becomes ReqNodeList
     elif "NodeList" in fields:
         update(job, nodes=fields["NodeList"])
     elif record["state"] != "PENDING":
