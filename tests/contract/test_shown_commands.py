@@ -40,6 +40,10 @@ ALONE = (
     "ffdl convert --check --report none docs/examples/sbatch/train.sbatch",
     "ffdl schema",
     "ffdl convert docs/examples/wml/wml.yml -o manifest.yml",
+    *(
+        f"ffdl convert docs/examples/imports/{name} -o manifest.yml"
+        for name in ("pytorchjob.yaml", "skypilot.yaml", "task.dstack.yml")
+    ),
     "ffdl convert docs/examples/digits/manifest.yml --to slurm -o digits.sbatch",
     "ffdl convert docs/examples/distributed/torchrun.yml --to kubernetes -o torchrun.yaml",
     "ffdl simulate --synthetic bursty --gpus 16 --policy fifo --policy completion",

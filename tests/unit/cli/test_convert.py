@@ -103,7 +103,7 @@ def test_convert_copies_whole_script_unchanged_into_model_dir_unless_it_has_othe
     assert not (tmp_path / "other.yml").exists()
 
 
-OF_MANIFEST = ":1: no converter recognises this script (converters: "
+OF_MANIFEST = ":1: no converter recognises this file (converters: "
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ OF_MANIFEST = ":1: no converter recognises this script (converters: "
     [
         (b"name: a\n", OF_MANIFEST),
         (b"#!/bin/bash\n#SBATCH --nosuch\ntrue\n", ":2: sbatch has no option --nosuch (see sbatch --help)"),
-        (b"python train.py\n", ":1: no converter recognises this script"),
+        (b"python train.py\n", ":1: no converter recognises this file"),
         (b"#!/bin/bash\n\xff\xfe\n", ":2: it is not UTF-8"),
         (b"#!/bin/bash\nx\0y\n", ":2: it has a NUL byte"),
     ],

@@ -92,6 +92,9 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
 ) -> int:
     """Convert the sbatch script FILE, which runs with the ARGUMENTs, into a manifest.
 
+    FILE can also be a Job, PyTorchJob, MPIJob or TrainJob of Kubernetes, a task of SkyPilot or dstack, or a manifest of
+    Watson Machine Learning.
+
     Every directive and line is reported as mapped, approximated or dropped, with the reason. SBATCH_* variables apply
     as for sbatch. ARGUMENTs that begin with - must follow --. If the body of the script is not understood, the manifest
     runs the whole script. With --to, FILE is a manifest, which is converted into a script or objects that do not need
@@ -100,6 +103,7 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
     \b
     Example:
       ffdl convert train.sbatch -o manifest.yml && ffdl-submit manifest.yml .
+      ffdl convert pytorchjob.yaml -o manifest.yml
       ffdl convert manifest.yml --to slurm -o alone.sbatch
       ffdl convert --history --account vision --since 2026-10-01
     """
@@ -121,7 +125,7 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
 
     source = Source(text, _name(file), _split(options), arguments, dict(os.environ), image)
     reader, conversion = _convert(source, file)
-    manifest = _manifest_text(conversion, file)
+    manifest = _manifest_text(conversion, file, has_body=text.startswith("#!"))
     spec = _spec_made(conversion, manifest, file)
     if model_dir is not None and conversion.wrapped:
         _bring(source, Path(model_dir))
@@ -183,7 +187,7 @@ def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
             except CannotConvert as error:
                 raise Stop(ExitCode.BAD_MANIFEST, f"{_place(file, error.line)}: {error}") from None
     known = ", ".join(converter_names()) or "none is installed"
-    message = f"{file}:1: no converter recognises this script (converters: {known}); scripts of sbatch begin with #!"
+    message = f"{file}:1: no converter recognises this file (converters: {known}); scripts of sbatch begin with #!"
     if writers := writer_names():
         message += f"; to convert a manifest, use --to {'|'.join(writers)}"
     raise Stop(ExitCode.BAD_MANIFEST, message)
@@ -205,11 +209,13 @@ def _place(file: str, line: int) -> str:
     return f"{file}:{line}" if line else file
 
 
-def _manifest_text(conversion: Conversion, file: str) -> str:
+def _manifest_text(conversion: Conversion, file: str, *, has_body: bool) -> str:
     from ffdl_batch.manifest.writer import write_manifest
 
-    how = f"It runs the whole script: {conversion.wrapped}" if conversion.wrapped else "The body was converted, too."
-    return write_manifest(conversion.manifest, [f"Converted from {file} by ffdl convert. {how}"])
+    how = " The body was converted, too." if has_body else ""
+    if conversion.wrapped:
+        how = f" It runs the whole script: {conversion.wrapped}"
+    return write_manifest(conversion.manifest, [f"Converted from {file} by ffdl convert.{how}"])
 
 
 def _spec_made(conversion: Conversion, text: str, file: str) -> JobSpec:
