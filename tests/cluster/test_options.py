@@ -235,6 +235,19 @@ def test_name_of_job_is_in_squeue_sacct_and_output_path_relative_to_submission_d
     assert json.loads(alice.run("ffdl", "show", "--json", native).stdout)["job"]["id"] == job_id
 
 
+@pytest.mark.full
+def test_wrap_with_follow_runs_command_prints_its_output_and_exits_with_its_status(alice: Person) -> None:
+    place = alice.model("wrapped", {"train.py": "print('trained')\n"})
+    command = "python3 train.py; echo it\\'s $((6 * 7)); exit 3"
+    argv = ["ffdl-submit", "-f", "--mem=256M", "-c1", "-J", "one line", "--wrap", command]
+    done = alice.run(*argv, cwd=place, check=False)
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (3, ["trained", "it's 42"]), done
+    job = alice.show(done.stdout.split()[3])
+    assert (job["name"], job["state"], job["exit_code"]) == ("one line", "FAILED", 3)
+    newest = alice.run("ffdl", "logs")
+    assert (newest.stdout, newest.stderr) == ("trained\nit's 42\n", f"ffdl: {job['id']} is the newest job\n")
+
+
 # ------------------------------------------------------------------------------------------------ dry run
 
 

@@ -203,12 +203,19 @@ def _arriving(asked: _Asked, array: str, jobs: Sequence[JobView]) -> Iterator[tu
 
 
 def follow_log(client: Client, job_id: str, *, as_json: bool) -> None:
-    """Print the output of a job until it ends, as ``ffdl logs -f`` does."""
+    """Print the output of a job, or of an array, until it ends, as ``ffdl logs -f`` does."""
+    if is_array(job_id):
+        asked = _Asked(follow=True, learner=None, since=None, tail=None, attempt=None, grep=None)
+        _print_array(client, asked, job_id, lambda learners: _plain_printer(learners, as_json=as_json))
+        return
     job = client.get(job_id)
     print_pending_reason(job)
     lines = explain_no_lines(lambda: _why_empty(client, job_id, None), client.log_texts(job_id, follow=True))
-    printer = LinePrinter(LineNames(learner=job.learners > 1, attempt=False), timestamps=False, as_json=as_json)
-    printer.print(AttemptNotes(job, None).watch(warn_of_lost_lines(lines)))
+    _plain_printer(job.learners, as_json=as_json).print(AttemptNotes(job, None).watch(warn_of_lost_lines(lines)))
+
+
+def _plain_printer(learners: int, *, as_json: bool) -> LinePrinter:
+    return LinePrinter(LineNames(learner=learners > 1, attempt=False), timestamps=False, as_json=as_json)
 
 
 def _why_empty(client: Client, job_id: str, attempt: AttemptChoice) -> str:

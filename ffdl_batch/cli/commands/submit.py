@@ -33,7 +33,6 @@ from ffdl_batch.exit_handling import complain, detachable, run
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
-    from ffdl_batch.client.submissions.submission_builder import Wanted
     from ffdl_batch.domain.job.submission import Submission, SubmissionResult
     from ffdl_batch.domain.job.views import JobView
 
@@ -62,8 +61,8 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
     wanted = collect_options(given, os.environ, manner)
     wrapped = wrapped_manifest(given)
     manifests, model = split_files(files, wrapped)
-    if manner.follow:
-        wanted = _for_one_job(wanted, manifests)
+    if manner.follow and len(manifests) > 1:
+        raise click.UsageError("--follow needs one manifest; for several, use --wait")
     submissions = build_submissions(manifests, "", wanted, wrapped)
     with open_client(quiet=manner.quiet) as client:
         if dry_run or test_only:
@@ -71,17 +70,6 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
 
             return print_plans(client, submissions, model, trial=test_only, manner=manner)
         return _submit_all(client, submissions, manifests, model, manner)
-
-
-def _for_one_job(wanted: Wanted, manifests: Sequence[str]) -> Wanted:
-    """Return the options for --follow, with which the daemon refuses arrays. Raises UsageError."""
-    from dataclasses import replace
-
-    from ffdl_batch.domain.job.submission import Expected
-
-    if len(manifests) > 1:
-        raise click.UsageError("--follow is for one job; submit one manifest, or use --wait")
-    return replace(wanted, expected=Expected.JOB)
 
 
 def _submit_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,23 @@ def test_submit_follow_prints_output_and_exits_with_exit_code_of_job(
     done = run(FFDL_SUBMIT, "-f", manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout) == (3, f"Submitted batch job {JOB}\nstep 1\nstep 2\n")
     assert f"ffdl-submit: {JOB}: FAILED: C201 it broke" in done.stderr
-    (sent,) = daemon.submissions.values()
-    assert sent.expected == "job", "the daemon refuses an array before it is submitted"
     two = run(FFDL_SUBMIT, "-f", manifest, manifest, model, daemon=daemon)
-    assert (two.returncode, "--follow is for one job" in two.stderr) == (2, True)
+    assert (two.returncode, "--follow needs one manifest" in two.stderr) == (2, True)
+
+
+def test_submit_follow_prints_output_of_all_jobs_of_array(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    daemon.elements = 2
+    daemon.lines = [LogLine(1, 1, "step 1")]
+
+    def end(_array: str) -> JobView:
+        daemon.jobs = {n: replace(job, state="COMPLETED", ended_at=1.0, exit_code=0) for n, job in daemon.jobs.items()}
+        return make_job()
+
+    daemon.on_wait = end
+    done = run(FFDL_SUBMIT, "-f", "-a", "0-1", manifest, model, daemon=daemon)
+    first, *lines = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, f"Submitted batch job {ARRAY}")
+    assert sorted(lines) == ["[_0] step 1", "[_1] step 1"]
 
 
 def test_submit_follow_prints_no_output_of_refused_job(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
