@@ -4,6 +4,7 @@
 
     <root>/                       one per user, on the shared file system, mode 0700
       .tree                       name of this tree in its database
+      removed-jobs                ids of removed jobs, one a line; append only
       doorbell/<job id>           empty; touched by a controller that wrote an event
       secrets/<name>              0600; set by `ffdl secret set`
       secrets/.holders/<id>       empty; a job or an array whose directory may hold secrets
@@ -64,6 +65,11 @@ class Root:
     def doorbell(self) -> str:
         """Directory of empty files named like the jobs that have news."""
         return os.path.join(self.path, "doorbell")
+
+    @property
+    def removed_jobs(self) -> str:
+        """File with the ids of the jobs whose directories were removed."""
+        return os.path.join(self.path, "removed-jobs")
 
     @property
     def secrets(self) -> str:

@@ -30,6 +30,7 @@ from ffdl_batch.services.deployment.elastic_pools import INSTALL, ElasticPools
 from ffdl_batch.services.hub import Hub, HubListing, hub_of
 from ffdl_batch.services.incidents.notices import Notifier
 from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
+from ffdl_batch.services.job_files.removal import end_removed_jobs
 from ffdl_batch.services.job_storage import JobStorage, SharedClock, SteadyClock
 from ffdl_batch.services.leader_lease import Leases
 from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
@@ -160,6 +161,7 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
         store.end_leases_of(owner)
         bind_tree(store, root, owner)
         leave_out_earlier(store, root)
+        end_removed_jobs(store, root)
         shared: Clock = SharedClock(store.now, own) if store.is_shared else own
     except BaseException:
         store.close()

@@ -19,7 +19,7 @@ from ffdl_batch.config.daemon_location import LOCK_NAME
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.job import is_job_id
 from ffdl_batch.domain.outcome.controller_events import Phase
-from ffdl_batch.services.job_files.removal import REMOVING, finish_removal, remove_directory
+from ffdl_batch.services.job_files.removal import REMOVING, finish_removal, remove_directory, remove_job_directory
 from ffdl_batch.services.job_storage import JobStorage
 
 log = logging.getLogger(__name__)
@@ -108,11 +108,15 @@ def _sweep_jobs(storage: JobStorage) -> int:
     old = _old_directories(storage, Path(storage.root.path) / "jobs", is_job_id)
     jobs = storage.store.get_many(list(old))
     known = {str(job.id) for job in jobs}
-    removed = [old[job.id] for job in jobs if job.removed_at is not None]
+    removed = [job.id for job in jobs if job.removed_at is not None]
     if old.keys() - known:
         known |= storage.store.left_out()  # their directories stay, as the restore reported
     orphans = sum(_condemn(path) for job_id, path in old.items() if job_id not in known)
-    return orphans + sum(_removed(path) for path in removed)
+
+    def remove_of_job(path: Path) -> bool:
+        return remove_job_directory(storage.root, path.name)
+
+    return orphans + sum(_removed(old[job_id], remove_of_job) for job_id in removed)
 
 
 def _sweep_arrays(storage: JobStorage) -> int:
@@ -127,7 +131,7 @@ def _old_directories(storage: JobStorage, place: Path, is_id: Callable[[str], bo
     """Return the directories in `place` that are named by an id and old enough to be orphans."""
     now = storage.file_time(str(place))
     for left in place.glob(f"{REMOVING}*"):  # by a process that was killed while it removed them
-        _removed(left, finish=True)
+        _removed(left, finish_removal)
     return {path.name: path for path in place.iterdir() if is_id(path.name) and _age(path, now) > ORPHAN_AGE_S}
 
 
@@ -145,17 +149,14 @@ def _condemn(path: Path) -> bool:
     return _removed(path)
 
 
-def _removed(path: Path, *, finish: bool = False) -> bool:
-    """Remove a directory, or with `finish` the rest of one; return whether this daemon did. One that cannot be removed
-    must not keep the janitor from the others."""
+def _removed(path: Path, remove: Callable[[Path], bool] = remove_directory) -> bool:
+    """Remove a directory; return whether this daemon did. One that cannot be removed must not keep the janitor from the
+    others."""
     try:
-        if not finish:
-            return remove_directory(path)
-        finish_removal(path)
+        return remove(path)
     except OSError as error:
         log.warning("%s cannot be removed; it is tried again in an hour: %s", path, error)
         return False
-    return True
 
 
 def _sweep_archives(storage: JobStorage) -> int:

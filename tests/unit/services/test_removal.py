@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from ffdl_batch.config.settings import Retention
 from ffdl_batch.daemon.loops import Loops
@@ -14,10 +16,12 @@ from ffdl_batch.domain.job.job import AttemptEnd, Job
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.services.job_control import removal
 from ffdl_batch.services.job_control.removal import remove_expired, remove_job
 from ffdl_batch.services.job_files import removal as files
 from ffdl_batch.services.job_files.orphan_cleanup import sweep
+from ffdl_batch.services.job_files.removal import end_removed_jobs
 from ffdl_batch.services.queries.jobs import list_jobs
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.reports.usage import Period, job_uses
@@ -138,7 +142,13 @@ def turn(site: Site, days: int) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(removal, "mark_removed"), (removal, "remove_files"), (files, "finish_removal"), (files, "remove_tree")],
+    [
+        (removal, "mark_removed"),
+        (removal, "remove_files"),
+        (files, "_note_removed"),
+        (files, "finish_removal"),
+        (files, "remove_tree"),
+    ],
 )
 def test_daemon_killed_at_any_step_leaves_whole_job_or_rest_that_janitor_removes(
     site: Site, monkeypatch: pytest.MonkeyPatch, module: object, name: str
@@ -197,3 +207,36 @@ def test_directory_with_mounted_file_system_stays(site: Site, monkeypatch: pytes
     Path(table).write_text("")
     remove(site, job)
     assert not directory(site, job).exists()
+
+
+def test_job_that_was_removed_after_restored_copy_was_made_is_not_executed_again(site: Site) -> None:
+    job, other = ended(site), ended(site, "k2")
+    halted = ended(site, "k3", JobState.CANCELLED)
+    for one in (job, halted):
+        remove(site, one)
+    store, submissions = site.platform.storage.store, len(site.scheduler.submitted)
+    restored = "UPDATE jobs SET removed_at = NULL, state = :state, native_id = '', ended_at = NULL WHERE id = :id"
+    with store.engine.begin() as connection:
+        connection.execute(text(restored), {"state": "DEPLOYING", "id": job.id})
+        connection.execute(text(restored), {"state": "HALTED", "id": halted.id})
+    assert end_removed_jobs(store, site.platform.storage.root) == 2
+    assert end_removed_jobs(store, site.platform.storage.root) == 0
+    site.deploy()
+    assert len(site.scheduler.submitted) == submissions
+    assert [site.job(one.id).state for one in (job, halted)] == [JobState.CANCELLED, JobState.HALTED]
+    assert listed(site) == [other.id]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_removal_frees_space_first_if_disk_is_full(site: Site, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    job = ended(site)
+
+    def write_if_space(descriptor: int, data: bytes) -> None:
+        if directory(site, job).exists():
+            raise OSError(error, "no space")
+        write_all(descriptor, data)
+
+    monkeypatch.setattr("ffdl_batch.services.job_files.removal.write_all", write_if_space)
+    remove(site, job)
+    assert not directory(site, job).exists()
+    assert job.id in Path(site.platform.storage.root.removed_jobs).read_text().splitlines()
