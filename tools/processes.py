@@ -26,7 +26,7 @@ def compile_sources(root: Path = ROOT) -> None:
     """Compile what programs under test import. There are thousands of them, and each would compile it for itself where
     PYTHONDONTWRITEBYTECODE is set, as images with Python do: a fifth of a second of a core for a controller."""
     for folder in IMPORTED:
-        compileall.compile_dir(root / folder, quiet=1, rx=_TEST_FILES)
+        compileall.compile_dir(root / folder, quiet=1, rx=_TEST_FILES, workers=0)
 
 
 def prefer_interpreter() -> None:
