@@ -28,9 +28,11 @@ _ADMIN = ("test_check.py", "test_left_out.py", "test_refusals.py", "test_targets
 IN_TURN = ("tests/crash/", "tests/unit/services/", *(f"tests/contract/admin/{name}" for name in _ADMIN))
 """Tests of behaviour that does not depend on the database; tests/unit/store and tests/contract/admin/test_db.py show
 what does, on both."""
+EXAMPLES = 30
+"""Of each property, in `make test`."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts background commands with SIGINT and SIGQUIT ignored, nohup with SIGHUP, and so would be every
     program that a test starts. What has a handler is not ignored there."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -39,9 +41,10 @@ def pytest_configure() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     os.umask(0o022)  # configuration files that a group can write are refused
-    # How long an example takes says how busy the machine is.
+    # How long an example takes says how busy the machine is. `make test-full` tries 100 examples.
     settings.register_profile("ffdl", deadline=None)
-    settings.load_profile("ffdl")
+    settings.register_profile("ffdl, not full", deadline=None, max_examples=EXAMPLES)
+    settings.load_profile("ffdl, not full" if config.option.markexpr == "not full" else "ffdl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
