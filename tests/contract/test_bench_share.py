@@ -53,7 +53,10 @@ def write(site: Site, name: str, alone: int, together: int, gpus: float = 0) -> 
     return str(path)
 
 
-@pytest.mark.parametrize(("together", "asked", "gain", "pays"), [((80, 120), 0, 1.4, True), ((40, 100), 1, 0.9, False)])
+@pytest.mark.parametrize(
+    ("together", "asked", "gain", "pays"),
+    [((80, 120), 0, 1.4, True), pytest.param((40, 100), 1, 0.9, False, marks=pytest.mark.full)],
+)
 def test_bench_share_measures_jobs_together_and_alone_on_cpus(
     site: Site, together: tuple[int, int], asked: int, gain: float, pays: bool
 ) -> None:

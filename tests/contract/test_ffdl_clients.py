@@ -48,6 +48,7 @@ framework:
   name: custom
   version: python-numpy
   command: {command}
+batch: {{checkpoint: {{grace_s: 2}}}}
 evaluation_metrics:
   type: regex_extractor
   groups:
@@ -64,7 +65,7 @@ memory: 100MB
 data_stores:
   - id: main
     type: s3_datastore
-    training_results: {{container: bucket/out}}
+    training_results: {{container: of-ffdl-clients/out}}
     connection: {{auth_url: "{url}", user_name: ACCESSKEY00000000001, password: secret-0123456789abcdef}}
 """
 PRINTS = "'i=1; while [ $i -le 25 ]; do echo line $i; i=$((i+1)); done; echo done > $RESULT_DIR/answer'"
@@ -211,21 +212,17 @@ def test_definition_is_archive_and_trained_model_is_zip_of_results(desk: Desk, d
 
 
 def test_trained_model_of_job_with_s3_store_is_sent_although_manifest_had_credentials(
-    desk: Desk, tmp_path: Path
+    desk: Desk, s3_server: S3Server
 ) -> None:
-    server = S3Server(tmp_path / "s3.log")
-    try:
-        server.client.create_bucket(Bucket="bucket")
-        reply, body = desk.client.post(OF_STORE.format(url=server.endpoint), model())
-        assert reply.status == 201, body
-        desk.client.await_status(body["model_id"], "COMPLETED")
-        status, data = desk.client.ask("GET", f"/v1/models/{body['model_id']}/trained_model?{VERSION}")
-        assert status == 200, data
-        assert zipfile.ZipFile(io.BytesIO(data)).read("answer") == b"42\n"
-        stored = server.client.list_objects_v2(Bucket="bucket", Prefix="out/")["Contents"]
-        assert any(one["Key"].endswith("/answer") for one in stored)
-    finally:
-        server.stop()
+    s3_server.client.create_bucket(Bucket="of-ffdl-clients")
+    reply, body = desk.client.post(OF_STORE.format(url=s3_server.endpoint), model())
+    assert reply.status == 201, body
+    desk.client.await_status(body["model_id"], "COMPLETED")
+    status, data = desk.client.ask("GET", f"/v1/models/{body['model_id']}/trained_model?{VERSION}")
+    assert status == 200, data
+    assert zipfile.ZipFile(io.BytesIO(data)).read("answer") == b"42\n"
+    stored = s3_server.client.list_objects_v2(Bucket="of-ffdl-clients", Prefix="out/")["Contents"]
+    assert any(one["Key"].endswith("/answer") for one in stored)
 
 
 def test_log_is_sent_as_text(desk: Desk, done: str) -> None:

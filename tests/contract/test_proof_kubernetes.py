@@ -96,6 +96,7 @@ def test_proof_passes_exec_commands_only_with_debugging_permission(
     assert found["commands"] == ("passed" if debugging else "not possible here"), said
 
 
+@pytest.mark.full
 def test_proof_strict_fails_when_a_point_is_not_possible(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GIVEN, "--only", "names", "--strict"]) == 1
     assert words(capsys.readouterr().out)["names of pods"] == "not possible here"
@@ -108,7 +109,11 @@ def test_proof_strict_fails_when_a_point_is_not_possible(k8s: FakeCluster, capsy
             {"policies": True},
             "a canary proved that the cluster's network enforces NetworkPolicies; level none is taken",
         ),
-        ({"policies": False}, "it let through connections out of a pod that may make none; level none is refused"),
+        pytest.param(
+            {"policies": False},
+            "it let through connections out of a pod that may make none; level none is refused",
+            marks=pytest.mark.full,
+        ),
     ],
     indirect=["k8s"],
 )
@@ -143,7 +148,7 @@ def test_proof_fails_and_cleans_up_when_no_pod_runs(k8s: FakeCluster, capsys: py
     pytest.param("role", "permissions", "permissions"),
     pytest.param("security", "permissions", "tenant"),
     pytest.param("bytes", "results", "results are copied", marks=pytest.mark.full),
-    pytest.param("tenants", "tenant's objects", "another tenant's objects"),
+    pytest.param("tenants", "tenant's objects", "another tenant's objects", marks=pytest.mark.full),
     pytest.param("image", "a job completes", "a job completes", marks=pytest.mark.full),
 ])  # fmt: skip
 def test_proof_detects_deliberate_break(

@@ -18,6 +18,7 @@ from tests.unit.elastic.recomputed import DATA, completion_times, rows_of
 TABLES = ("--throughput", DATA / "throughput.csv", "--convergence", DATA / "convergence.csv")
 SMALL = ("--synthetic", "bursty", "--gpus", "8", "--hours", "2")
 JOBS = 40
+SMALLEST = ("--smallest-batch",)
 
 
 @pytest.fixture
@@ -40,8 +41,19 @@ def test_simulate_prints_figures_of_all_policies() -> None:
     assert "jobs on 8 GPUs, 4 per node; a decision every 60 s." in done.stdout
 
 
-@pytest.mark.parametrize("policy", ["completion", "throughput", "fifo", "baseline-random"])
-@pytest.mark.parametrize("batches", [(), ("--smallest-batch",)])
+@pytest.mark.parametrize(
+    ("policy", "batches"),
+    [
+        ("completion", ()),
+        ("completion", SMALLEST),
+        pytest.param("throughput", (), marks=pytest.mark.full),
+        pytest.param("throughput", SMALLEST, marks=pytest.mark.full),
+        ("fifo", ()),
+        ("fifo", SMALLEST),
+        pytest.param("baseline-random", (), marks=pytest.mark.full),
+        pytest.param("baseline-random", SMALLEST, marks=pytest.mark.full),
+    ],
+)
 def test_completion_times_recomputed_from_timeline_agree(
     first_jobs: Path, tmp_path: Path, policy: str, batches: tuple[str, ...]
 ) -> None:

@@ -32,7 +32,7 @@ SOURCE = """
 
 
 def test_supervisor_searches_few_times_for_many_processes_that_it_kills() -> None:
-    argv = [sys.executable, "-c", textwrap.dedent(SOURCE), "200"]
+    argv = [sys.executable, "-c", textwrap.dedent(SOURCE), "60"]
     ended = preloaded.run(argv, check=True, capture_output=True, text=True, timeout=120)
     searches, left = map(int, ended.stdout.split())
     assert left == 0

@@ -16,6 +16,9 @@ from tests.proof.convert.verdict import compare
 SHORT = ("assignments", "exports", "heredoc", "mpirun-nodes", "pyxis", "quoting", "srun-two-nodes", "tasks-on-a-node")
 
 
+FIRST, *OTHERS = BREAKS
+
+
 def _only(*names: str) -> list[str]:
     return [word for name in names for word in ("--only", name)]
 
@@ -28,7 +31,7 @@ def test_convert_proof_accepts_correct_conversions(capsys: pytest.CaptureFixture
     assert said.out.splitlines()[1].endswith(", 0 wrong")
 
 
-@pytest.mark.parametrize("broken", BREAKS)
+@pytest.mark.parametrize("broken", [FIRST, *(pytest.param(one, marks=pytest.mark.full) for one in OTHERS)])
 def test_convert_proof_detects_each_broken_conversion(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*_only("pyxis"), "--break", broken]) == 1
     said = capsys.readouterr()
@@ -81,6 +84,7 @@ def test_convert_proof_ignores_random_argument_but_detects_changed_exit_status()
     assert compare(first, replace(again, status=1), WHOLE, third, beside=True) != []
 
 
+@pytest.mark.full
 def test_convert_proof_accepts_background_steps_on_two_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_only("background-nodes", "background-steps")) == 0
     assert main([*_only("background-nodes"), "--break", "environment"]) == 1
