@@ -126,7 +126,6 @@ ELSEWHERE: dict[str, tuple[object, str, Callable[[Parsed], object]]] = {
 }  # fmt: skip
 """Keys whose effect is not in the plan: a value, where the effect is, and what shows it."""
 WITHOUT_EFFECT = {
-    "slurm": {"name": "the scheduler knows the job by its token; ffdl list shows the name"},
     "kubernetes": {
         "batch.retry.": "the daemon starts later attempts, not the launch file (services/outcome/job_change.py)"
     },
