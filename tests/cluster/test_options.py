@@ -149,6 +149,26 @@ def test_submit_short_options_match_sbatch_job_fields(alice: Person, parent: tup
     assert fields["Dependency"] == f"after:{native}(unfulfilled)"
 
 
+WHOLE = (
+    "--exclusive=user",
+    "--nice=5",
+    "--mem=0",
+    "--time=UNLIMITED",
+    "--comment=whole",
+    "--partition=main",
+    "--segment=1",
+)
+
+
+@pytest.mark.full
+def test_submit_exclusive_nice_whole_memory_and_no_limit_match_sbatch(alice: Person) -> None:
+    fields = compare(alice, (*WHOLE, "-G", "v100:2", "--hold"), (*WHOLE, "--gres=gpu:v100:2", "--hold"))
+    assert (fields["Nice"], fields["TimeLimit"], fields["MinMemoryNode"]) == ("5", "UNLIMITED", "0")
+    assert fields["OverSubscribe"] == "NO"
+    done = alice.finish(alice.start("whole", "echo $SLURM_MEM_PER_NODE done", *WHOLE))
+    assert done["state"] == "COMPLETED", done
+
+
 @pytest.mark.full
 def test_dependent_job_waits_for_continuation_of_its_parent(alice: Person) -> None:
     slow = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '120', HOLD: '20'}}"

@@ -45,12 +45,18 @@ class Variables:
 
     def keep(self, file: ForeignFile, place: Place, name: str, secret: str) -> None:
         """Set a variable to a secret that the user has to store."""
-        self.secrets[name] = reference(secret)
         file.hide(place)
+        if refused := why_refused(name):
+            file.judge(place, lost(refused))
+            return
+        self.secrets[name] = reference(secret)
         file.judge(place, mapped("batch.secrets", f"set its value with: ffdl secret set {secret}"))
 
     def ask(self, file: ForeignFile, place: Place, name: str) -> None:
         """Set a variable to that of the submitting command."""
+        if refused := why_refused(name):
+            file.judge(place, lost(refused))
+            return
         self.secrets[name] = f"${{env:{name}}}"
         file.judge(place, near("batch.secrets", "the variable has to be set when the job is submitted"))
 

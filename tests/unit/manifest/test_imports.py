@@ -350,6 +350,12 @@ def test_import_takes_image_of_user_only_if_the_file_names_none() -> None:
     assert spec_of(convert(SKYPILOT, "torch.sif")).framework.version == "docker://torch:2.1"
 
 
+def test_import_reports_variables_that_no_learner_can_have() -> None:
+    found = convert(DSTACK.replace("- HF_TOKEN", "- a b").replace("KEY=", "UID=").replace("MODEL=13b", "PS4=x"))
+    assert (spec_of(found).batch.env, spec_of(found).batch.secrets) == ({}, {})
+    assert [fate(found, f"env[{number}]").fate for number in range(3)] == [Fate.DROPPED] * 3
+
+
 def test_readers_leave_manifests_and_scripts_alone() -> None:
     for text in ("#!/bin/bash\nrun: x\n", "name: a\nframework: {name: custom}\nrun: x\n", "- a\n", "a: [\n", ""):
         assert not any(reader.recognises(text) for reader in READERS.values())
