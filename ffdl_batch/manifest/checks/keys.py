@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.job.elastic import DEFAULT_POOL
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence, walk
 from ffdl_batch.manifest.finding_log import FindingLog
@@ -122,11 +123,21 @@ def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLo
     batch = manifest.batch or BatchBlock.model_validate({})
     _note_backend_keys(batch, defaults.own_keys, log)
     if batch.elastic is not None and (batch.elastic.pool or DEFAULT_POOL) not in defaults.pools:
-        log.note(("batch", "elastic"), "the job keeps its size until you resume it with --learners or --batch")
+        _note_pool(batch.elastic.pool, defaults.pools, log)
     _note_metrics(manifest.evaluation_metrics, log)
     location = manifest.framework.image_location
     if location is not None and location.email:
         log.note(("framework", "image_location", "email"), "this is recorded only")
+
+
+def _note_pool(pool: str | None, configured: frozenset[str], log: FindingLog) -> None:
+    message = "the job keeps its size until you resume it with --learners or --batch"
+    if pool is None:
+        log.note(("batch", "elastic"), message)
+    else:
+        cause = f"pool {quoted(pool)} is not configured here"
+        pools = f"configured pools: {', '.join(sorted(configured)) or 'none'}"
+        log.note(("batch", "elastic", "pool"), f"{cause}; {message}", pools)
 
 
 def _note_metrics(block: EvaluationMetricsBlock | None, log: FindingLog) -> None:

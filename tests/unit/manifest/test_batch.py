@@ -310,6 +310,13 @@ def test_batch_elastic_produces_a_note_unless_its_pool_is_configured() -> None:
         assert any("the job keeps its size" in line for line in notes(parsed)) is noted
 
 
+def test_batch_elastic_note_names_unknown_pool_and_the_configured_ones() -> None:
+    text = f"{MINIMAL}batch:\n  elastic:\n    pool: nigth\n    {ELASTIC.replace(', batch', chr(10) + '    batch')}\n"
+    (line,) = notes(parse(text, defaults=Defaults(pools=frozenset(["night", "default"]))))
+    assert line.startswith("m.yml:6:") and "batch.elastic.pool: pool 'nigth' is not configured here" in line
+    assert "the job keeps its size" in line and "configured pools: default, night" in line
+
+
 def test_batch_elastic_refuses_env_of_its_own_variables_only_if_elastic() -> None:
     text = f"{MINIMAL}batch: {{env: {{BATCH_SIZE: 8}}, secrets: {{LEARNING_RATE_SCALE: '${{secret:x}}'}}"
     assert errors(parse(f"{text}}}\n")) == []
