@@ -62,7 +62,7 @@ def _view(
 ) -> PoolView:
     pool = pools.pools[name]
     shown = [_job(one, last) for one in jobs]
-    makes = not pools.missing and paused_at is None and last.at is not None
+    makes = bool(jobs) and not pools.missing and paused_at is None
     return PoolView(
         name,
         pools.backend_of(pool),

@@ -33,6 +33,15 @@ def test_status_shows_sizes_wanted_ones_and_reasons(bench: Bench) -> None:
     assert show_pools(platform.storage, platform.elastic_pools, other)[0].jobs == ()
 
 
+def test_status_announces_no_decision_about_pool_without_jobs(bench: Bench) -> None:
+    platform = bench.site.platform
+    job = bench.arrive("first")
+    assert show_pools(platform.storage, platform.elastic_pools, bench.site.caller)[0].next_at is not None
+    bench.completes(job)
+    (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
+    assert pool.decided_at is not None and (pool.jobs, pool.next_at) == ((), None)
+
+
 def test_explanation_has_sizes_that_last_decision_compared(bench: Bench) -> None:
     platform = bench.site.platform
     first, _ = first_shrinks_for_second(bench)
