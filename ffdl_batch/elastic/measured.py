@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.elastic.csv_tables import read_rows
 from ffdl_batch.elastic.job_values import Floats
@@ -81,6 +82,8 @@ def read_times(path: Path, node_gpus: int = 4) -> MeasuredTimes:
     rows: defaultdict[tuple[str, int, int, str], list[tuple[float, float]]] = defaultdict(list)
     for row in read_rows(path, TIMES):
         nodes, gpus = row.whole("nodes", 1, MOST_GPUS), row.whole("gpus", 1, MOST_GPUS)
+        if nodes > gpus:
+            raise row.error(f"{counted(gpus, 'GPU')} cannot be on {nodes} nodes", "correct one of them")
         step_s, sync_s = row.number("step_s", SHORTEST_STEP_S, LONGEST_STEP_S), row.number("sync_s", 0, LONGEST_STEP_S)
         if sync_s >= step_s:
             raise row.error(f"sync_s is {sync_s:g}, but the whole step takes only {step_s:g} s", "correct one of them")

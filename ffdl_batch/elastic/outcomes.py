@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ffdl_batch.elastic.simulator import Arrival, Model, Run, Setting, Truth
+from ffdl_batch.elastic.simulator import Arrival, Model, Run, Setting, Truth, first_decision_s
 from ffdl_batch.host.fast_dataclass import dataclass
 
 
@@ -81,7 +81,7 @@ def equal_sharing(
     now = 0.0
     while waiting or present:
         if not present:
-            now = max(now, math.ceil(waiting[-1].submitted_s / setting.interval_s) * setting.interval_s)
+            now = max(now, first_decision_s(waiting[-1].submitted_s, setting.interval_s))
         while waiting and waiting[-1].submitted_s <= now:
             arrival = waiting.pop()
             present[arrival.job], left[arrival.job] = arrival, arrival.work

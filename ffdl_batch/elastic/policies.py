@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from ffdl_batch.elastic.simulator import Model, Scheduler
 
 
+MOST_POOL_GPUS = 10_000
+
+
 class Policy(StrEnum):
     """How the GPUs of a pool are divided."""
 

@@ -109,6 +109,11 @@ class Run:
     failures: int
 
 
+def first_decision_s(submitted_s: float, interval_s: float) -> float:
+    """Return when the first decision after a submission is made."""
+    return math.ceil(submitted_s / interval_s) * interval_s
+
+
 def simulate(
     arrivals: Sequence[Arrival],
     models: Mapping[str, Model],
@@ -121,14 +126,16 @@ def simulate(
     world = _World(models, truth, setting)
     waiting = sorted(arrivals, key=lambda one: one.submitted_s)[::-1]
     now = 0.0
-    while (waiting or world.live) and now < setting.until_s:
+    while waiting or world.live:
         if not world.live:
-            now = max(now, math.ceil(waiting[-1].submitted_s / setting.interval_s) * setting.interval_s)
+            now = max(now, first_decision_s(waiting[-1].submitted_s, setting.interval_s))
+        if now >= setting.until_s:
+            break
         while waiting and waiting[-1].submitted_s <= now:
             world.live.append(LiveJob(waiting[-1], waiting.pop().work))
         world.apply(now, scheduler.decide(world.live))
         watch(now, world.live)
-        world.advance(now)
+        world.advance(now, min(setting.interval_s, setting.until_s - now))
         now += setting.interval_s
     return Run(tuple(world.changes), world.completed, world.failures)
 
@@ -154,9 +161,8 @@ class _World:
                 self._since_checkpoint[job.arrival.job] = 0.0
                 self.changes.append(Change(now, job.arrival.job, target.gpus, target.batch))
 
-    def advance(self, now: float) -> None:
-        """Let the jobs run for one interval."""
-        interval = self._setting.interval_s
+    def advance(self, now: float, interval: float) -> None:
+        """Let the jobs run for an interval."""
         for job in list(self.live):
             job.measured_step_s = None
             if not job.gpus:

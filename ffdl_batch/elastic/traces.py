@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.elastic.csv_tables import DamagedTable, Row, read_header, read_rows
+from ffdl_batch.elastic.policies import MOST_POOL_GPUS
 from ffdl_batch.elastic.simulator import Arrival, Model
 from ffdl_batch.elastic.synthetic import Scaling, SyntheticTimes, usual_batch, work_of
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -89,7 +90,9 @@ def read_trace(path: Path, times: SyntheticTimes, most_gpus: int, scaling: Scali
 def _fitting(row: Row, job: str, gpus: int, most: int) -> int:
     if gpus > most:
         cause = f"job {quoted(job)} has {gpus} GPUs, but the pool has {most}"
-        raise row.error(cause, f"simulate with --gpus {gpus} or more, or remove the line")
+        larger = f"simulate with --gpus {gpus} or more, or remove the line"
+        limit = f"remove the line: a simulated pool has at most {MOST_POOL_GPUS} GPUs"
+        raise row.error(cause, larger if gpus <= MOST_POOL_GPUS else limit)
     return gpus
 
 

@@ -14,7 +14,7 @@ from ffdl_batch.cli.render.formatting import print_json, read_span
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.elastic.csv_tables import DamagedTable
-from ffdl_batch.elastic.policies import Policy, scheduler_of
+from ffdl_batch.elastic.policies import MOST_POOL_GPUS, Policy, scheduler_of
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import Number, WholeNumber
@@ -74,7 +74,8 @@ class _Jobs:
               help="Bottleneck of jobs without measured step times.")  # fmt: skip
 @click.option("--throughput", type=_FILE, help="CSV file of measured step times.")
 @click.option("--convergence", type=_FILE, help="CSV file of the steps that each model needs with each batch.")
-@click.option("--gpus", type=WholeNumber(1, 10_000), default=64, show_default=True, help="GPUs of the pool.")
+@click.option("--gpus", type=WholeNumber(1, MOST_POOL_GPUS), default=64, show_default=True,
+              help="GPUs of the pool.")  # fmt: skip
 @click.option("--gpus-per-node", type=WholeNumber(1, 64), default=4, show_default=True, help="GPUs per node.")
 @click.option("--max-gpus", type=WholeNumber(1, 1024), default=64, show_default=True,
               help="Maximum number of GPUs of one job, except with fifo.")  # fmt: skip
@@ -155,8 +156,7 @@ def simulate(  # noqa: PLR0913  (one parameter per option)
     setting = Setting(gpus, interval, restart_cost, noise, failures, checkpoint_interval, seed=seed)
     pool = Pool(gpus, gpus_per_node, restart_cost, min(max_gpus, gpus))
     jobs = _read(_Source(arrivals, synthetic, hours, scaling, throughput, convergence, smallest_batch), pool, seed)
-    submitted_s = [one.submitted_s for one in jobs.arrivals]
-    setting = replace(setting, until_s=max(submitted_s) + LAST_S if window is None else min(submitted_s) + window)
+    setting = replace(setting, until_s=_end_s([one.submitted_s for one in jobs.arrivals], interval, window))
     runs = _simulate([Policy(one) for one in policies] or list(Policy), jobs, pool, setting)
     about = f"{counted(len(jobs.arrivals), 'job')} on {counted(gpus, 'GPU')}, {gpus_per_node} per node"
     timed = next(one for one in runs if one.policy == (policies or [Policy.COMPLETION])[0])
@@ -172,6 +172,19 @@ def simulate(  # noqa: PLR0913  (one parameter per option)
         with open_output("-") as file:
             write_document(document, "text", file)
     return ExitCode.OK
+
+
+def _end_s(submitted_s: Sequence[float], interval_s: float, window_s: float | None) -> float:
+    """Return when the simulation ends. Raises UsageError if it would end before the first decision."""
+    from ffdl_batch.elastic.simulator import first_decision_s
+
+    if window_s is None:
+        return max(submitted_s) + LAST_S
+    first_s = min(submitted_s)
+    if window_s <= (wait_s := first_decision_s(first_s, interval_s) - first_s):
+        cause = f"the first decision is {wait_s:g} s after the first submission"
+        raise click.UsageError(f"--window: {cause}; give a longer time")
+    return first_s + window_s
 
 
 def _require_libraries(png: str | None, html: str | None) -> None:

@@ -115,7 +115,9 @@ def draw_runs(runs: Sequence[Simulated], order: Sequence[str]) -> Figure:
         _draw_timeline(panel, one, rows, colours)
         panel.set_xlim(0, end_s / 3600)
         panel.set_ylim(len(order), 0)
-    bar = figure.colorbar(colours, ax=list(axes[1:]), label="GPUs", aspect=60)
+    ticks = [2**power for power in range(max(2, most).bit_length())]
+    bar = figure.colorbar(colours, ax=list(axes[1:]), label="GPUs", aspect=60, ticks=ticks, format="%d")
+    bar.minorticks_off()
     assert bar.solids is not None
     bar.solids.set_rasterized(False)  # HTML pages contain no bitmaps
     return figure

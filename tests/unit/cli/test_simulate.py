@@ -107,6 +107,24 @@ def test_window_counts_from_first_submission(tmp_path: Path) -> None:
     assert (found["completed"], found["unfinished"]) == (1, 0)
 
 
+def test_window_that_ends_between_decisions_counts_nothing_after_it() -> None:
+    options = ("--synthetic", "high", "--gpus", "8", "--hours", "4", "--policy", "throughput", "--interval", "3600")
+    [found] = json.loads(run(FFDL, "simulate", *options, "--window", "61m", "--json").stdout)["simulation"]
+    assert (found["completed"], found["makespan_s"]) == (0, None)
+    [longer] = json.loads(run(FFDL, "simulate", *options, "--window", "62m", "--json").stdout)["simulation"]
+    assert longer["completed"] == 1 and 3660 < longer["makespan_s"] <= 3720
+
+
+@pytest.mark.parametrize("window", ["0s", "30s"])
+def test_window_without_a_decision_is_refused(tmp_path: Path, window: str) -> None:
+    path = tmp_path / "arrivals.csv"
+    path.write_text("job,submitted_s,model,gpus,batch\na,70,balanced,1,32\n")
+    done = run(FFDL, "simulate", "--arrivals", path, "--policy", "fifo", "--window", window)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--window: the first decision is 50 s after the first submission; give a longer time" in done.stderr
+    assert run(FFDL, "simulate", "--arrivals", path, "--policy", "fifo", "--window", "51").returncode == 0
+
+
 def test_simulate_writes_png_and_self_contained_html(tmp_path: Path) -> None:
     files = ("--png", tmp_path / "a.png", "--html", tmp_path / "a.html")
     done = run(FFDL, "simulate", *SMALL, *files, "--policy", "fifo", "--policy", "completion", "--window", "3h")
@@ -114,6 +132,8 @@ def test_simulate_writes_png_and_self_contained_html(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "a.html").read_text()
     assert page.count("<svg ") == 1 and "GPUs of each job: completion" in page and "<td" in page
+    bar = page[page.rindex('<g id="matplotlib.axis_') :]
+    assert re.findall(r">([^<>\s]+)</text>", bar) == ["1", "2", "4", "8", "GPUs"]
     assert not re.search(r"<script|(src|href)=\"(?!#)", page)
 
 

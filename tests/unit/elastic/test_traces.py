@@ -83,6 +83,7 @@ DAMAGED = {
     f"{HEADER}a,1,other,1,32\n": "line 2: model 'other' is unknown; use balanced, communication-bound, compute-bound",
     f"{HEADER}a,1,balanced,1,33\n": "line 2: the iterations of model 'balanced' with batch 33 are unknown; use 32, 64",
     f"{HEADER}a,1,balanced,65,32\n": "line 2: job 'a' has 65 GPUs, but the pool has 64; simulate with --gpus 65",
+    f"{HEADER}a,1,balanced,10001,32\n": "but the pool has 64; remove the line: a simulated pool has at most 10000 GPUs",
     f"{HEADER}a,1,balanced,0,32\n": "line 2: gpus is '0'; write a whole number from 1",
     f"{HEADER}a,1,balanced,²,32\n": "line 2: gpus is '²'",
     f"{HEADER}a,1,balanced,{'9' * 5000},32\n": "line 2: a cell has more than 1024 characters",
@@ -149,6 +150,7 @@ SPEEDS = "model,nodes,gpus,gpus_per_node,local_batch,step_s,sync_s\n"
 @pytest.mark.parametrize(
     ("speeds", "steps", "message"),
     [
+        ("m,2,1,1,8,0.5,0.1\n", "", "line 2: 1 GPU cannot be on 2 nodes; correct one of them"),
         ("m,1,1,1,8,0.5,0.6\n", "", "line 2: sync_s is 0.6, but the whole step takes only 0.5 s"),
         ("m,1,1,1,8,0,0\n", "", "line 2: step_s is '0'"),
         ("m,1,1.5,1,8,1,0\n", "", "line 2: gpus is '1.5'"),
