@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_slurm.convert.shell_syntax import Word, words_from
+from ffdl_slurm.convert.shell_tree import Command, Word
 
-_PROGRAM = re.compile(r"(?<![\w.-])(apptainer|singularity|docker|podman|enroot)(?=\s)")
-_VARIABLE = re.compile(
-    r"(?<![\w$-])(?P<name>(?:APPTAINER|SINGULARITY)(?:_BIND(?:PATH)?|ENV_\w+))=(?=(?P<value>[^\s;&|]?))", re.ASCII
-)
+_VARIABLE = re.compile(r"(?:APPTAINER|SINGULARITY)(?:_BIND(?:PATH)?|ENV_\w+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +43,11 @@ _PROGRAMS: Mapping[str, _Program] = {
     "singularity": _APPTAINER,
     "docker": _DOCKER,
     "podman": _DOCKER,
+    "podman-hpc": _DOCKER,
     "enroot": _Program(
         frozenset({"start"}), frozenset({"-m", "--mount"}), frozenset({"-r", "--root", "-w", "--rw"})
     ),
+    "shifter": _Program(frozenset(), frozenset({"-V", "--volume"}), frozenset({"--clearenv"})),
 }  # fmt: skip
 
 
@@ -61,16 +60,22 @@ class Started:
     mounts: tuple[str, ...]
 
 
-def started_in(text: str) -> Iterator[Started]:
-    """`text` is what a line runs, continuation lines joined."""
-    for match in _PROGRAM.finditer(text):
-        words = words_from(text, match.end())
-        program = _PROGRAMS[match[1]]
-        while words and words[0].raw.startswith("-"):
-            words.pop(0)
-        if words and words[0].raw in program.verbs:
-            image, mounts = _options(words[1:], program)
-            yield Started(f"{match[1]} {words[0].raw}", image, mounts)
+def started_by(command: Command) -> Started | None:
+    """Return the container that a command starts; None for any other command."""
+    program = _PROGRAMS.get(command.name)
+    if program is None:
+        return None
+    words = list(command.words[1:])
+    if command.name == "shifter":
+        image, mounts = _options(words, program)
+        given = next((word for word in words if word.raw.startswith("--image=")), None)
+        return Started("shifter", given or image, mounts)
+    while words and words[0].raw.startswith("-"):
+        words.pop(0)
+    if not words or words[0].raw not in program.verbs:
+        return None
+    image, mounts = _options(words[1:], program)
+    return Started(f"{command.name} {words[0].raw}", image, mounts)
 
 
 def _options(words: Sequence[Word], program: _Program) -> tuple[Word | None, tuple[str, ...]]:
@@ -90,8 +95,6 @@ def _options(words: Sequence[Word], program: _Program) -> tuple[Word | None, tup
     return (rest[0] if rest else None), tuple(mounts)
 
 
-def variables_in(text: str) -> Iterator[tuple[str, str]]:
-    """Variables that Apptainer reads for its containers, and their assignments, as they stand there."""
-    for match in _VARIABLE.finditer(text):
-        if match["value"]:
-            yield match["name"], (words_from(text, match.start()) or [Word(match[0], 0, None, "")])[0].raw
+def is_variable(name: str) -> bool:
+    """Return whether Apptainer reads a variable for its containers."""
+    return bool(_VARIABLE.fullmatch(name))

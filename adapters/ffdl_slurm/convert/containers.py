@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.sbatch.option_table import Takes
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_slurm.convert.container_programs import started_in, variables_in
+from ffdl_slurm.convert.container_programs import is_variable, started_by
 from ffdl_slurm.convert.directives import IMAGE, MOUNTS, PLUGINS
-from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.output_variables import NO_IMAGE
-from ffdl_slurm.convert.shell_syntax import Line, Word, words_from
-from ffdl_slurm.convert.shell_variables import Known, expand, literal, sets_default
+from ffdl_slurm.convert.shell_tree import Script, Word
+from ffdl_slurm.convert.shell_variables import Known, known_variables, literal
 
 _SRUN = re.compile(r"(?<![\w.-])srun(?=\s)")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
-_SETS = re.compile(
-    r"(?<![\w$-])(\w+)(?:\[[^]\s]*\])?(?:\+|:)?=|\b(?:for|select|read|unset|mapfile|getopts\s+\S+|printf\s+-v)\s+(?:-\w+\s+)*(\w+)"
-)
-"""The places where a variable is set."""
 _KEPT_OPTIONS = re.compile(r"\s*(?:(?:export|declare|readonly|local)\s+)?(?:\w+\+?=|--container-)")
 _IN_TEXT = re.compile(r"--container-[a-z-]+(?:[=\s]+[^\s\"'()-][^\s\"'()]*)?")
 _ALONE = frozenset({
@@ -65,11 +58,10 @@ class _Asked:
     text: str
 
 
-def read_containers(lines: Sequence[Line], directive: str, given: str, inputs: Known) -> Containers:
+def read_containers(script: Script, directive: str, given: str, inputs: Known) -> Containers:
     """Return the containers of a script. `directive` is the image that ``#SBATCH`` names, `given` that of the command
     line; both win over the script's. `inputs` are the variables and arguments that the script gets."""
-    known = _variables(lines, inputs)
-    asked = [one for line, text in zip(lines, executed(lines), strict=True) for one in _asked(line, text, known)]
+    asked = list(_asked(script, known_variables(script, inputs)))
     images = [(one, *_image(one)) for one in asked if one.name == IMAGE]
     several = sorted({image for _, image, _ in images if image})
     before = directive or ("" if given == NO_IMAGE else given)
@@ -115,13 +107,19 @@ def _dropped(one: _Asked) -> Judged:
     return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
 
 
-def judge_variables(lines: Sequence[Line]) -> tuple[Judged, ...]:
+def judge_variables(script: Script) -> tuple[Judged, ...]:
     """Report variables for Apptainer, which the learners do not read, also of a script that is understood."""
     return tuple(
-        Judged(Origin.BODY, line.number, shown, Fate.DROPPED, "", _why_unread(name))
-        for line, text in zip(lines, executed(lines), strict=True)
-        for name, shown in variables_in(text)
+        Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", _why_unread(one.name))
+        for one in script.assignments
+        if is_variable(one.name) and one.raw.strip("\"'")
     )
+
+
+def judge_mounts(script: Script) -> tuple[Judged, ...]:
+    """Report the mounts of containers in a script that is understood, which learners do not have."""
+    known: Known = {}
+    return tuple(_dropped(one) for one in _asked(script, known) if one.name not in (IMAGE, _STARTED, *_AS_LEARNERS))
 
 
 def _why_unread(name: str) -> str:
@@ -139,45 +137,22 @@ def _image(one: _Asked) -> tuple[str, str]:
         return "", str(error)
 
 
-def _variables(lines: Sequence[Line], inputs: Known) -> Known:
-    """Return the inputs, and the variables that the script sets once to a known value."""
-    text = "\n".join(line.text for line in lines)
-    known: dict[str, str | None] = {match[1] or match[2]: None for match in _SETS.finditer(text)}
-    own = {name: inputs[name] for name in known if name in inputs}
-    known |= {name: value for name, value in inputs.items() if name not in known}
-    for line in lines:
-        for word in line.words:
-            match = _ASSIGNMENT.fullmatch(word.raw)
-            default = sets_default(word) if line.words[0].raw == ":" else None
-            if match is None and default is None and word.raw not in ("export", "readonly", ":"):
-                break
-            name, raw = (match[1], match[2]) if match else default or ("", "")
-            if name and len(re.findall(rf"\b{name}\+?:?=", text)) == 1 and name in known:
-                before = {other: value for other, value in known.items() if other != name}
-                known[name] = expand(raw, before | ({name: own[name]} if name in own else {}))
-    return known
-
-
-def _value(word: Word, raw: str, known: Known) -> str | None:
-    """Return the text after the first ``=`` of a word."""
-    if word.value is not None:
-        return word.value.partition("=")[2]
-    return literal(replace(word, raw=raw), known)
-
-
-def _asked(line: Line, text: str, known: Known) -> Iterator[_Asked]:
-    for match in _SRUN.finditer(text):
-        yield from _of_srun(line.number, words_from(text, match.end()), known)
-    for one in started_in(text):
-        image = f" {one.image.raw}" if one.image else ""
-        yield _Asked(line.number, _STARTED, None, one.how + image)
-        yield from (_Asked(line.number, _MOUNT, None, mount) for mount in one.mounts)
-    if _KEPT_OPTIONS.match(text) and not _SRUN.search(text):
+def _asked(script: Script, known: Known) -> Iterator[_Asked]:
+    for command in script.commands:
+        if command.name == "srun":
+            yield from _of_srun(command.line, command.words[1:], known)
+        started = started_by(command)
+        if started is not None:
+            image = f" {started.image.raw}" if started.image else ""
+            yield _Asked(command.line, _STARTED, None, started.how + image)
+            yield from (_Asked(command.line, _MOUNT, None, mount) for mount in started.mounts)
+    for line, text in zip(script.lines, script.executed(), strict=True):
+        if not _KEPT_OPTIONS.match(text) or _SRUN.search(text):
+            continue
         for found in _IN_TEXT.finditer(text):
             name, _, raw = re.sub(r"[=\s]+", "=", found[0], count=1).removeprefix("--").partition("=")
             if name in PLUGINS:
-                value = literal(Word(raw, 0, None if "$" in raw else raw, raw), known) if raw else None
-                yield _Asked(line.number, name, value, found[0])
+                yield _Asked(line.number, name, literal(raw, known) if raw else None, found[0])
 
 
 def _of_srun(number: int, words: Sequence[Word], known: Known) -> Iterator[_Asked]:
@@ -192,10 +167,10 @@ def _of_srun(number: int, words: Sequence[Word], known: Known) -> Iterator[_Aske
             continue
         name = option.removeprefix("--")
         row = PLUGINS.get(name) if option.startswith("--") else None
-        value, text = _value(word, raw, known), word.raw
+        value, text = literal(raw, known), word.raw
         alone = bool(equals) or (row.takes is Takes.NONE if row else _stands_alone(option))
         if not alone and rest:
-            value, text = literal(rest[0], known), f"{word.raw} {rest[0].raw}"
+            value, text = literal(rest[0].raw, known), f"{word.raw} {rest[0].raw}"
             rest.pop(0)
         if row:
             yield _Asked(number, name, value, text)

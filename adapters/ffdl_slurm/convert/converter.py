@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from ffdl_batch.domain.conversion import CannotConvert, Conversion, Judged, Origin, Source
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.runtimes.slurm_steps import TAKES
-from ffdl_slurm.convert.containers import Containers, judge_variables, read_containers
+from ffdl_slurm.convert.containers import Containers, judge_mounts, judge_variables, read_containers
 from ffdl_slurm.convert.directives import IMAGE, Options, read_directives
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.manifest_keys import batch_keys, line_of, resources
-from ffdl_slurm.convert.output_variables import NODES, TASKS
+from ffdl_slurm.convert.output_variables import NO_IMAGE, NODES, TASKS
 from ffdl_slurm.convert.script_body import Body, read_body
 from ffdl_slurm.convert.script_writer import compare, write_script
-from ffdl_slurm.convert.shell_syntax import lines_of
+from ffdl_slurm.convert.line_report import late_directives, no_image
+from ffdl_slurm.convert.shell_tree import parse
 from ffdl_slurm.convert.task_layout import Layout, read_layout
 
 _WAITS = "sleep infinity"
@@ -42,18 +43,23 @@ class SbatchConverter:
         batch = batch_keys(options, layout)
         given = {**layout.exported, **_texts(batch.get("env")), **dict.fromkeys(_texts(batch.get("secrets")))}
         arguments = {str(number): text for number, text in enumerate(source.arguments, 1)}
-        lines = list(lines_of(source.text, 2))
-        body = read_body(source.text, source.arguments, layout, given)
+        script = parse(source.text)
+        body = read_body(script, source.arguments, layout, given)
         manifest: dict[str, object] = {"name": line_of(options, "job-name") or source.name, **resources(layout)}
-        named = _image_of(options, body.launch.image if body.launch else "")
-        containers = read_containers(lines, named, source.image, given | arguments) if body.wrapped else Containers()
-        manifest["framework"] = _framework(source, body, named or containers.image)
+        named = _image_of(options, body.image)
+        containers = read_containers(script, named, source.image, given | arguments) if body.wrapped else Containers()
+        framework = _framework(source, body, named or containers.image)
+        manifest["framework"] = framework
         batch |= _of_body(source, body, layout, batch)
         _drop_replaced_secrets(batch)
         manifest["batch"] = batch
-        everything = (*options.judged(), *directives.judged, *body.judged, *containers.judged, *judge_variables(lines))
+        mounts = containers.judged if body.wrapped else judge_mounts(script)
+        everything = [*options.judged(), *directives.judged, *late_directives(source.text), *body.judged, *mounts]
+        everything += judge_variables(script)
+        if framework["version"] == NO_IMAGE:
+            everything.append(no_image())
         judged = sorted(everything, key=_place)
-        return Conversion(manifest, tuple(judged), body.wrapped, bool(body.launch and body.launch.image))
+        return Conversion(manifest, tuple(judged), body.wrapped, bool(body.image))
 
     def differences(self, source: Source, script: str) -> tuple[str, ...]:
         """Return the options in which `script` differs from `source`."""
@@ -102,8 +108,7 @@ def _place(one: Judged) -> tuple[int, int]:
 
 
 def _framework(source: Source, body: Body, named: str) -> dict[str, object]:
-    image = body.launch.image if body.launch else ""
-    return {"name": "custom", "version": image or named or source.image or "custom", "command": _command(source, body)}
+    return {"name": "custom", "version": body.image or named or source.image or "custom", "command": _command(source, body)}
 
 
 def _image_of(options: Options, started: str) -> str:
@@ -120,8 +125,8 @@ def _image_of(options: Options, started: str) -> str:
 
 
 def _command(source: Source, body: Body) -> str:
-    if body.launch is not None:
-        return "; ".join((*body.setup, body.launch.command))
+    if not body.wrapped:
+        return body.command
     interpreter = _interpreter(source.text).split(None, 1)
     program = interpreter[0].rsplit("/", 1)[-1] if interpreter[:1] in (["/bin/bash"], ["/bin/sh"]) else interpreter[0]
     name = f"./{source.name}" if source.name.startswith("-") else source.name
@@ -130,12 +135,12 @@ def _command(source: Source, body: Body) -> str:
 
 def _of_body(source: Source, body: Body, layout: Layout, batch: Mapping[str, object]) -> dict[str, object]:
     """Return the keys of `batch:` for the commands. A script that starts its own tasks gets the number of nodes."""
-    starts = body.launch is None or body.launch.alone
-    command = f"{TAKES} {_command(source, body)}" if body.launch is None and body.steps else _WAITS
+    starts = bool(body.wrapped) or body.alone
+    command = f"{TAKES} {_command(source, body)}" if body.wrapped and body.steps else _WAITS
     env = {**_texts(batch.get("env")), **body.env, **layout.exported}
-    if body.launch is not None and body.launch.by.startswith("srun") and layout.nodes == 1:
+    if body.one_task and layout.nodes == 1:
         env.setdefault(TASKS, "1")
-    if starts and (layout.nodes > 1 or body.steps):
+    if (starts and layout.nodes > 1) or body.steps:
         env[NODES] = str(layout.nodes)
     found: dict[str, object] = {SHIM: True}
     if env:

@@ -6,6 +6,8 @@ options that set them.
 
 from __future__ import annotations
 
+import re
+
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.sbatch.option_table import TABLE
 from ffdl_batch.runtimes.slurm_steps import takes_steps
@@ -14,6 +16,7 @@ TASKS = "SLURM_NTASKS"
 """srun always sets it for the tasks that it starts, sbatch only if ``--ntasks`` is given."""
 OPTION_OF = {f"SLURM_{row.name.upper().replace('-', '_')}": row.name for row in TABLE if row.exported}
 """Variable → long option."""
+_SRUN = re.compile(r"(?<![\w./-])srun\b")
 NODES = "SLURM_NNODES"
 """In `batch.env`: the command is a script that starts its own tasks on so many nodes."""
 NO_IMAGE = "custom"
@@ -28,4 +31,5 @@ def starts_steps(spec: JobSpec) -> bool:
     if not spec.batch.slurm_environment:
         return False
     nodes, image = spec.batch.env.get(NODES), spec.framework.version
-    return takes_steps(spec) or (nodes is not None and (nodes == "1" or image == NO_IMAGE))
+    starts = image == NO_IMAGE or bool(_SRUN.search(spec.framework.command))
+    return takes_steps(spec) or (nodes is not None and (nodes == "1" or starts))

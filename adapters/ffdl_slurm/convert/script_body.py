@@ -1,303 +1,360 @@
-"""Reads the commands of a script.
+"""Reads the commands of a script: which part of it the learners run, and in which image.
 
-It understands scripts of simple commands: some that prepare (modules, environments, variables), and a last one, the
-launch. Every other script is wrapped and runs unchanged.
+A script for one node, or without srun, runs in the first learner as it stands, without what starts a container. One
+with a step of srun on all nodes runs in each learner, if all other commands may. Every other script runs whole.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 
 from ffdl_batch.domain.conversion import Fate, Judged, Origin
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_contract import PROTECTED
-from ffdl_slurm.convert.executed_text import executed
-from ffdl_slurm.convert.launch_command import Launch, NotUnderstood, check_same, read_launch, reads_arguments
-from ffdl_slurm.convert.shell_syntax import Line, Word, lines_of
+from ffdl_slurm.convert.launch_command import CONTAINERS, Edit, NotUnderstood, Step, read_step
+from ffdl_slurm.convert.line_report import missing_arguments, report_lines
+from ffdl_slurm.convert.same_everywhere import check_statement, check_substituted, check_variables
+from ffdl_slurm.convert.script_text import command_text
+from ffdl_slurm.convert.shell_tree import Command, Script, within
 from ffdl_slurm.convert.shell_variables import (
     Known,
     defaults_in,
-    expand,
+    known_variables,
     literal,
-    sets_default,
-    why_default,
     with_foreign,
+    with_remark,
 )
 from ffdl_slurm.convert.task_layout import Layout
 
 _SHELLS = frozenset({"sh", "bash"})
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_OPTIONS = re.compile(r"-[lexuv]+|--login")
 _MASTER = re.compile(
     r"\$\(\s*scontrol\s+show\s+host(names?)\s+(\"?\$\{?SLURM_(JOB_)?NODELIST\}?\"?)?\s*\|\s*head\s+(-n\s*1|-1|-n1)\s*\)"
     r"|\$\(\s*hostname(\s+-s)?\s*\)|\$\{?SLURMD_NODENAME\}?|`\s*hostname(\s+-s)?\s*`"
 )
-_HOME = re.compile(r"cd (\"?\$\{?SLURM_SUBMIT_DIR\}?\"?|\"?\$PWD\"?|\.)/?")
-_MODULES = "the image has to have modules and what they load, or choose one that has the software: --image"
-_ENVIRONMENT = "the image has to have this environment, or choose one that has the software: --image"
-_DIRECTORY = "the directory has to be there for learners, which see their image"
-_HARMLESS = frozenset({"echo", "date", "hostname", "pwd", "printf", "whoami", "uname", "nvidia-smi", "mkdir"})
-_KEPT = frozenset({"ulimit", "umask", "true", ":"})
-_SOURCING = frozenset({"source", ".", "conda", "mamba", "micromamba", "pyenv", "spack"})
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The commands. If `launch` is None, the script runs whole, and `wrapped` says why. `setup` are the commands before
-    the launch that each learner runs unchanged, `env` the variables that the manifest sets."""
-
-    judged: tuple[Judged, ...]
-    launch: Launch | None = None
-    setup: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    wrapped: str = ""
-    master: bool = False
-    steps: bool = False
-    """Whether a wrapped script has an srun that starts tasks."""
-
-
-@dataclass(slots=True)
-class _Reading:
-    """The state after the lines that were read."""
-
-    layout: Layout
-    judged: list[Judged] = field(default_factory=list)
-    setup: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    known: dict[str, str | None] = field(default_factory=dict)
-    master: bool = False
-
-    def judge(self, line: Line, fate: Fate, to: str, reason: str = "") -> None:
-        self.judged.append(Judged(Origin.BODY, line.number, line.text, fate, to, reason))
-
-
-def read_body(text: str, arguments: Sequence[str], layout: Layout, given: Known) -> Body:
-    """Read the commands of a script that begins with a shebang. `given` are the variables that sbatch exports to it."""
-    interpreter = text.split("\n", 1)[0].removeprefix("#!").split()
-    if not interpreter or interpreter[0].rsplit("/", 1)[-1] not in _SHELLS:
-        if interpreter[1:2] and interpreter[0].endswith("/env") and interpreter[1] in _SHELLS and len(interpreter) == 2:
-            interpreter = [interpreter[1]]
-        else:
-            whose = " ".join(interpreter) or "no interpreter"
-            return Body(_whole_file(text, whose), wrapped=f"it is a program of {whose}")
-    lines = list(lines_of(text, 2))
-    why = _why_whole(interpreter, arguments, lines)
-    reading = _Reading(layout, known=dict(given))
-    try:
-        if why:
-            raise NotUnderstood(why)
-        for line in lines[:-1]:
-            _prepare(line, reading)
-        launch = read_launch(lines[-1].text, lines[-1].words, layout, reading.known)
-        _check_master(launch, reading)
-    except NotUnderstood as error:
-        number = f" (line {error.args[1]})" if len(error.args) > 1 else ""
-        judged = tuple(with_foreign(list(_as_they_are(lines, layout, given)), lines, given))
-        return Body(judged, wrapped=f"{error.args[0]}{number}", steps=_steps(lines))
-    reading.judged.append(_judge_launch(lines[-1], launch))
-    judged = tuple(with_foreign(reading.judged, lines, given))
-    return Body(judged, launch, tuple(reading.setup), reading.env, master=reading.master, steps=_steps(lines))
-
-
-def _why_whole(interpreter: Sequence[str], arguments: Sequence[str], lines: Sequence[Line]) -> str:
-    if len(interpreter) > 1:
-        return f"its shell has options: {' '.join(interpreter)}"
-    if arguments:
-        return "it is given arguments"
-    if not lines:
-        return "it has no command"
-    for line in lines:
-        if line.why:
-            has = ":" if " begins " in f"{line.why} " or line.why.startswith("no ") else " has"
-            return f"line {line.number}{has} {line.why}"
-    return ""
-
-
-def _prepare(line: Line, reading: _Reading) -> None:
-    """Read a command before the last one. Raises NotUnderstood."""
-    name = line.words[0].value
-    if _HOME.fullmatch(line.text):
-        reading.judge(line, Fate.MAPPED, "framework.command", "the command starts in its copy of the model")
-        return
-    if name == "export" or all(_ASSIGNMENT.fullmatch(word.raw) for word in line.words):
-        _assign(line, reading, exported=name == "export")
-        return
-    if any(reads_arguments(word.live) for word in line.words):
-        raise NotUnderstood("it reads the script's arguments", line.number)
-    rule = _RULES.get((name or "").rsplit("/", 1)[-1])
-    if rule is None:
-        what = name or line.words[0].raw
-        raise NotUnderstood(f"{what} runs before the last command", line.number)
-    for word in line.words:
-        check_same(word.live, reading.layout)
-    rule(line, reading)
-
-
-def _module(line: Line, reading: _Reading) -> None:
-    _keep(line, reading, Fate.APPROXIMATED, _MODULES)
-
-
-def _source(line: Line, reading: _Reading) -> None:
-    _keep(line, reading, Fate.APPROXIMATED, _ENVIRONMENT)
-
-
-def _shell_word(line: Line, reading: _Reading) -> None:
-    """Read ``unset``, and ``:`` with the defaults that it gives to variables."""
-    names = list(defaults_in(line.text, reading.known))
-    for word in line.words[1:]:
-        reading.known |= {word.value: None} if word.value and word.value.isidentifier() else {}
-        found = sets_default(word)
-        if found is not None and reading.known.get(found[0], "") == "":
-            reading.known[found[0]] = expand(found[1], reading.known)
-    _keep(line, reading, Fate.APPROXIMATED if names else Fate.MAPPED, why_default(names) if names else "")
-
-
-def _change(line: Line, reading: _Reading) -> None:
-    where = literal(line.words[1], reading.known) if len(line.words) == 2 else None
-    if where is not None and not where.startswith(("/", "~")):
-        _keep(line, reading, Fate.MAPPED, "")
-        return
-    _keep(line, reading, Fate.APPROXIMATED, _DIRECTORY)
-
-
-def _print(line: Line, reading: _Reading) -> None:
-    if reading.layout.nodes == 1:
-        _keep(line, reading, Fate.MAPPED, "")
-        return
-    _keep(line, reading, Fate.APPROXIMATED, "each learner does so")
-
-
-def _keep(line: Line, reading: _Reading, fate: Fate, reason: str) -> None:
-    reading.setup.append(line.text)
-    reading.judge(line, fate, "framework.command", reason)
-
-
-_RULES: Mapping[str, Callable[[Line, _Reading], None]] = {
-    "module": _module,
-    "ml": _module,
-    "cd": _change,
-    "unset": _shell_word,
-    **dict.fromkeys(_SOURCING, _source),
-    **dict.fromkeys(_KEPT, _shell_word),
-    **dict.fromkeys(_HARMLESS, _print),
-}
-
-
-def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
-    """Read ``export A=b C`` or ``A=b``. Known values before other commands go to the manifest."""
-    words = line.words[1:] if exported else line.words
-    if not words or any(word.raw.startswith("-") for word in words):
-        raise NotUnderstood("export has options", line.number)
-    names = list(defaults_in(line.text, reading.known))
-    values: dict[str, str] | None = {}
-    for word in words:
-        match = _ASSIGNMENT.fullmatch(word.raw)
-        first = reading.layout.nodes > 1 and match is not None and _MASTER.fullmatch(match[2].strip('"'))
-        if first and match is not None and match[1] == "MASTER_ADDR" and exported:
-            reading.master = True
-            reading.judge(line, Fate.MAPPED, "MASTER_ADDR", "learners get the address of the first learner")
-            if len(words) > 1:
-                raise NotUnderstood("other variables are set in the line of MASTER_ADDR", line.number)
-            return
-        _check_value(word, reading, line.number)
-        value = literal(word, reading.known)
-        if match is not None:
-            reading.known[match[1]] = None if value is None else value.partition("=")[2]
-        if match is None or value is None:
-            values = None
-        elif values is not None:
-            values[match[1]] = value.partition("=")[2]
-    early = exported and not names and not reading.setup and values and not any(map(why_refused, values))
-    if early and values and all(name not in reading.env and name not in _READ_VARIABLES for name in values):
-        reading.env.update(values)
-        reading.judge(line, Fate.MAPPED, "batch.env")
-        return
-    _keep(line, reading, Fate.APPROXIMATED if names else Fate.MAPPED, why_default(names) if names else "")
-
-
+_OTHERS_CONTAINERS = frozenset({"docker", "podman", "podman-hpc", "enroot", "shifter", "nerdctl", "udocker", "ch-run"})
+_REMOTE = frozenset({"ssh", "pdsh", "clush", "pssh", "rsh"})
+_ASKS_SLURM = frozenset({"scancel", "scontrol", "sbatch", "salloc"})
+_VERBS = frozenset({"exec", "run", "shell", "test", "instance", "start", "create"})
+_TRANSPARENT = frozenset({"time", "nohup", "nice", "env", "numactl", "timeout", "stdbuf", "exec", "ionice", "taskset"})
+"""Programs that start the command behind their options and give it all that they have."""
 _READ_VARIABLES = frozenset(
     {"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "SHELL", "IFS", "BASH_ENV", "ENV", *PROTECTED}
 )
 """Variables that the platform sets or extends, or that its shell reads: the command sets them."""
-
-
-def _check_value(word: Word, reading: _Reading, number: int) -> None:
-    try:
-        check_same(word.live, reading.layout)
-    except NotUnderstood as error:
-        raise NotUnderstood(str(error), number) from None
-    if reads_arguments(word.live):
-        raise NotUnderstood("it reads the script's arguments", number)
-
-
-def _check_master(launch: Launch, reading: _Reading) -> None:
-    """Raise NotUnderstood if MASTER_ADDR is set and only a command of the first node uses it: that command starts
-    processes itself and may need a host name."""
-    if reading.master and launch.alone:
-        raise NotUnderstood("MASTER_ADDR is set, and a command of the first node alone uses it")
-
-
-def _judge_launch(line: Line, launch: Launch) -> Judged:
-    to = "framework.command" + (", framework.version" if launch.image else "") + (", learners" if launch.by else "")
-    if launch.alone:
-        to += ", batch.roles"
-    fate = Fate.APPROXIMATED if launch.approximations else Fate.MAPPED
-    return Judged(Origin.BODY, line.number, line.text, fate, to, "; ".join(launch.approximations))
-
-
-def _as_they_are(lines: Sequence[Line], layout: Layout, given: Known) -> Iterator[Judged]:
-    """Judge the lines of a script that runs whole, in the first learner."""
-    before: dict[str, str | None] = dict(given)
-    for line, text in zip(lines, executed(lines), strict=True):
-        names = list(defaults_in(line.text, before))
-        before |= dict.fromkeys(match[1] for match in _SETS.finditer(text))
-        one = _as_it_is(line, text, layout)
-        if names:
-            reason = "; ".join([one.reason] * (one.fate is not Fate.MAPPED) + [why_default(names)])
-            one = replace(one, fate=Fate.APPROXIMATED, reason=reason)
-        yield one
-
-
-def _as_it_is(line: Line, ran: str, layout: Layout) -> Judged:
-    for pattern, reason in _REMARKS:
-        if pattern.search(line.text if pattern is _VARIABLES else ran):
-            if reason == _SUBMITS:
-                return Judged(Origin.BODY, line.number, line.text, Fate.DROPPED, "", reason)
-            why = _SENT if reason == _STEP and layout.nodes > 1 else reason
-            return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", why)
-    return Judged(Origin.BODY, line.number, line.text, Fate.MAPPED, "framework.command", "it runs as it is")
-
-
-_SUBMITS = "learners cannot submit to Slurm: submit that job yourself, after this one by its batch.dependency"
-_STEP = "srun of the learner starts its tasks: batch.slurm_environment"
-_SENT = (
-    "srun of the first learner sends the others their tasks: batch.slurm_environment, take-steps; on Kubernetes that "
-    "needs a claim, and without one each pod runs the whole script and starts its own tasks"
+_HOLDS_PYXIS = re.compile(
+    r"\s*(?:(?:export|declare|readonly|local)\s+(?:-\w+\s+)*)?(?:\w+\+?=|--container-).*--(?:no-)?container-|\s*--(?:no-)?container-",
+    re.DOTALL,
 )
-_VARIABLES = re.compile(r"\bSLURM_\w+")
-_SETS = re.compile(r"(?<![\w$-])(\w+)\+?:?=")
-_REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform restarts jobs; batch.retry sets how often"),
-    (re.compile(r"\bscontrol\s+(update|hold|release|suspend|resume|top|notify)\b"),
-     "it asks Slurm, which learners cannot reach"),
-    (re.compile(r"(?<![\w./-])(sbatch|salloc)(?![\w.-])"), _SUBMITS),
-    (re.compile(r"(?<![\w./-])(scancel|squeue|sacct|sinfo)(?![\w.-])"), "it asks Slurm, which learners cannot reach"),
-    (re.compile(r"(^|[\s;&|(/])(apptainer|singularity|docker|podman|enroot)\s"),
-     "it runs as it is; a container in that of the learner likely does not start: name the image by --image, and take "
-     "what starts one out of the line"),
-    (re.compile(r"^\s*(module|ml)\b"), f"it runs as it is; {_MODULES}"),
-    (re.compile(r"^\s*(source|\.|conda|mamba|micromamba)\s"), f"it runs as it is; {_ENVIRONMENT}"),
-    (re.compile(r"(^|[;&|(]\s*)eval\s+\S*(\$\(|`)\S*(conda|mamba)\s"), f"it runs as it is; {_ENVIRONMENT}"),
-    (re.compile(r"\bsrun\b"), _STEP),
-    (re.compile(r"^\s*(cd|pushd)\s+\"?(/|~|\$\{?HOME\b)"), f"it runs as it is; {_DIRECTORY}"),
-    (_VARIABLES, "the learner's variables of Slurm: batch.slurm_environment"),
-)  # fmt: skip
+_ITS_NAME = re.compile(r"0|BASH_SOURCE|BASH_ARGV\w*")
 
 
-def _steps(lines: Sequence[Line]) -> bool:
-    return any(re.search(r"(?<![\w./-])srun\b", text) for text in executed(lines))
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What the learners run. `command` is "" if the script runs whole, and `wrapped` says why."""
+
+    judged: tuple[Judged, ...]
+    command: str = ""
+    image: str = ""
+    alone: bool = False
+    """Whether the first learner alone runs the command."""
+    one_task: bool = False
+    """Whether an srun that starts one task on each node was taken away."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The variables that the manifest sets."""
+    wrapped: str = ""
+    steps: bool = False
+    """Whether an srun of the script starts tasks."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    script: Script
+    layout: Layout
+    inputs: Known
+    given: Known
+    edits: list[Edit] = field(default_factory=list)
+    image: str = ""
+    stays: bool = False
+    one_task: bool = False
+    env: dict[str, str] = field(default_factory=dict)
+    changed: dict[int, Judged] = field(default_factory=dict)
+
+
+def read_body(script: Script, arguments: Sequence[str], layout: Layout, given: Known) -> Body:
+    """Read the commands of a script that begins with a shebang. `given` are the variables that sbatch exports to it."""
+    text = script.data.decode("utf-8", "replace")
+    shell, options = _interpreter(text)
+    if not shell:
+        whose = text.split("\n", 1)[0].removeprefix("#!").strip() or "no interpreter"
+        return Body(_whole_file(text, whose), wrapped=f"it is a program of {whose}")
+    inputs = {**given, **{str(number): one for number, one in enumerate(arguments, 1)}}
+    reading = _Reading(script, layout, {**_of_sbatch(layout), **inputs}, given)
+    try:
+        _check_script(script)
+        if not any(one.name == "srun" for one in script.commands) or layout.nodes == 1:
+            alone = layout.nodes > 1
+            _read_once(reading)
+        else:
+            alone = False
+            _read_everywhere(reading)
+    except NotUnderstood as error:
+        number = f" (line {error.args[1]})" if len(error.args) > 1 else ""
+        return _whole(script, layout, given, arguments, f"{error.args[0]}{number}")
+    edits = [*reading.edits, *_moved(reading)]
+    judged = _judged(script, layout, given, arguments, reading.changed, whole=False)
+    if re.search(r" (-\w*l\w*|--login)\s*$", text.split("\n", 1)[0]):
+        login = "learners read no login files: what those set has to be in the image or in the script"
+        first = Judged(Origin.BODY, 1, text.split("\n", 1)[0], Fate.APPROXIMATED, "framework.command", login)
+        judged = (first, *judged)
+    command = command_text(script, edits)
+    if arguments:
+        command = _joined(f"set -- {shlex.join(arguments)}", command)
+    if options:
+        command = _joined(f"set {options}", command)
+    return Body(
+        judged, command, reading.image, alone, reading.one_task, reading.env,
+        steps=reading.stays or any(one.name == "srun" and one.behind for one in script.commands),
+    )  # fmt: skip
+
+
+def _joined(first: str, command: str) -> str:
+    return f"{first}\n{command}" if "\n" in command else f"{first}; {command}"
+
+
+def _interpreter(text: str) -> tuple[str, str]:
+    """Return the shell and its options for ``set``; "" for another interpreter."""
+    words = text.split("\n", 1)[0].removeprefix("#!").split()
+    if words[:1] and words[0].endswith("/env"):
+        words = [one for one in words[1:] if one != "-S"]
+    if not words or words[0].rsplit("/", 1)[-1] not in _SHELLS or not all(map(_OPTIONS.fullmatch, words[1:])):
+        return "", ""
+    letters = "".join(one.lstrip("-") for one in words[1:] if one != "--login").replace("l", "")
+    return words[0], f"-{letters}" if letters else ""
+
+
+def _of_sbatch(layout: Layout) -> dict[str, str]:
+    """Return the counts that sbatch always tells a script."""
+    nodes = str(layout.nodes)
+    return {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(layout.ntasks)}
+
+
+def _check_script(script: Script) -> None:
+    """Raise NotUnderstood for what no learner can do in place of the batch script."""
+    if script.problem:
+        raise NotUnderstood(f"line {script.problem} is not understood as bash")
+    if not script.lines:
+        raise NotUnderstood("it has no command")
+    printed = [(one.start, one.end) for one in script.commands if one.name in ("echo", "printf") and not one.redirected]
+    for read in script.reads:
+        if _ITS_NAME.fullmatch(read.name) and not within(read.start, printed):
+            raise NotUnderstood(f"it reads its own name: ${read.name}", read.line)
+    for one in script.commands:
+        verb = one.words[1].value if len(one.words) > 1 else ""
+        if one.name in _ASKS_SLURM and not (one.name == "scontrol" and verb == "show"):
+            raise NotUnderstood(f"{one.name} asks Slurm, which learners cannot reach", one.line)
+        if one.name in _REMOTE:
+            raise NotUnderstood(f"{one.name} starts commands on other hosts", one.line)
+        if one.name in _OTHERS_CONTAINERS and (one.name == "shifter" or verb in _VERBS or one.name == "ch-run"):
+            raise NotUnderstood(f"{one.behind or one.name} starts a container of its own", one.line)
+        if one.name == "trap":
+            raise NotUnderstood("it traps signals or its end", one.line)
+    for line, text in zip(script.lines, script.executed(), strict=True):
+        if _HOLDS_PYXIS.match(text) and not re.search(r"\bsrun\s", text):
+            raise NotUnderstood("a variable holds options of Pyxis", line.number)
+
+
+def _read_once(reading: _Reading) -> None:
+    """Read a script that the first learner alone runs, as sbatch does on the first node."""
+    script, layout = reading.script, reading.layout
+    for one in script.commands:
+        if layout.nodes > 1:
+            _check_alone(one)
+        if one.name not in CONTAINERS and one.name != "srun":
+            continue
+        if one.name in CONTAINERS and not any(word.value in _VERBS for word in one.words[1:6]):
+            if not one.behind and any(word.value in ("build", "pull") for word in one.words[1:4]):
+                raise NotUnderstood(f"{one.name} builds or pulls an image", one.line)
+            continue
+        if one.behind and one.behind not in _TRANSPARENT:
+            if one.name == "srun" and not any("container" in word.raw for word in one.words):
+                continue  # the learner's srun starts it
+            raise NotUnderstood(f"{one.behind} starts {one.name}", one.line)
+        if one.name in CONTAINERS and any(_starts(other, one) for other in script.commands):
+            continue  # read with its srun
+        _take_step(one, _step_of(one, reading), reading)
+    _drop_exec(reading)
+
+
+def _starts(srun: Command, one: Command) -> bool:
+    """Return whether an srun that is read itself starts a container."""
+    return srun.name == "srun" and any(word.start == one.start for word in srun.words[1:])
+
+
+def _check_alone(one: Command) -> None:
+    """Raise NotUnderstood for a command that may start tasks on the other nodes, which the script does not show."""
+    if one.words and not one.name and one.top:
+        raise NotUnderstood(f"{one.words[0].raw} is a program that is not known before it runs", one.line)
+    file = one.words[1].raw if len(one.words) > 1 and one.name in ("source", ".", *_SHELLS) else one.name
+    if file.strip("\"'").endswith(".sh") and not re.search(r"conda|mamba|profile", file):
+        raise NotUnderstood(f"{file} may start steps on the other nodes", one.line)
+
+
+def _step_of(one: Command, reading: _Reading) -> Step:
+    try:
+        return read_step(one, reading.layout, known_variables(reading.script, reading.inputs, one.start))
+    except NotUnderstood as error:
+        raise NotUnderstood(error.args[0], *(error.args[1:] or (one.line,))) from None
+
+
+def _take_step(one: Command, step: Step, reading: _Reading) -> None:
+    if step.image and reading.image and step.image != reading.image:
+        raise NotUnderstood(f"it starts containers of {reading.image} and of {step.image}", one.line)
+    reading.image = reading.image or step.image
+    reading.edits += step.edits
+    reading.stays = reading.stays or step.stays
+    reading.one_task = reading.one_task or (step.by_srun and not step.stays)
+    if not step.edits and not step.approximations:
+        return
+    to = "framework.command" + (", framework.version" if step.image else "") + (", learners" if step.by_srun else "")
+    line = next(line for line in reading.script.lines if line.number == one.line)
+    before = reading.changed.get(one.line)
+    reasons = [*([before.reason] if before and before.reason else []), *dict.fromkeys(step.approximations)]
+    fate = Fate.APPROXIMATED if reasons else Fate.MAPPED
+    reading.changed[one.line] = Judged(Origin.BODY, line.number, line.text, fate, to, "; ".join(reasons))
+
+
+def _drop_exec(reading: _Reading) -> None:
+    """Take ``exec`` away from the last command, so that the learner's shell sees its end."""
+    for one in reading.script.commands:
+        if one.name == "exec" and len(one.words) > 1 and not one.behind:
+            later = [other for other in reading.script.commands if other.start >= one.end]
+            if later or not one.top:
+                raise NotUnderstood("exec ends the script before its last command", one.line)
+            reading.edits.append(Edit(one.words[0].start, one.words[1].start))
+
+
+def _read_everywhere(reading: _Reading) -> None:
+    """Read a script for several nodes whose srun starts tasks on all of them: each learner runs it."""
+    script, layout = reading.script, reading.layout
+    steps = [one for one in script.commands if one.name == "srun" and not within(one.start, script.substituted)]
+    hidden = next((one for one in steps if one.behind), None)
+    if hidden is not None:
+        raise NotUnderstood(f"{hidden.behind} starts srun", hidden.line)
+    if len(steps) != 1:
+        where = f"line {steps[1].line}" if len(steps) > 1 else "a substitution"
+        raise NotUnderstood(f"it has several steps of srun, or none at its end: {where}")
+    launch = steps[0]
+    if not launch.top:
+        raise NotUnderstood("srun is in a condition, a loop, a function or a list", launch.line)
+    if launch.redirected:
+        raise NotUnderstood("the output of all tasks goes into one file", launch.line)
+    step = _step_of(launch, reading)
+    check_variables([one for one in script.reads if launch.start <= one.start < launch.end])
+    for one in script.commands:
+        if launch.start < one.start < launch.end and within(one.start, script.substituted):
+            check_substituted(one)
+        if launch.start < one.start < launch.end and one.name in CONTAINERS and one.behind not in ("", "srun"):
+            raise NotUnderstood(f"{one.behind} starts a container of its own", one.line)
+    _check_defaults(launch, reading)
+    for node in script.root.children:
+        if node.type == "&":
+            raise NotUnderstood("it runs something in the background", node.start_point[0] + 1)
+        if not node.is_named or node.type == "comment" or node.start_byte <= launch.start < node.end_byte:
+            continue
+        if not _is_master(node.start_byte, reading):
+            check_statement(script, node.start_byte, node.end_byte)
+    _take_step(launch, step, reading)
+
+
+def _check_defaults(launch: Command, reading: _Reading) -> None:
+    text = reading.script.data[launch.start : launch.end].decode("utf-8", "replace")
+    if "MASTER_ADDR" in defaults_in(text, known_variables(reading.script, reading.inputs)):
+        raise NotUnderstood("MASTER_ADDR has a default, and learners have one of their own", launch.line)
+
+
+def _is_master(start: int, reading: _Reading) -> bool:
+    """Take away an ``export MASTER_ADDR=…`` of the first node: learners have it from the platform."""
+    for one in reading.script.commands:
+        if one.start != start or one.name != "export" or len(one.words) != 2:
+            continue
+        name, _, value = one.words[1].raw.partition("=")
+        if name == "MASTER_ADDR" and _MASTER.fullmatch(value.strip('"')):
+            line = next(line for line in reading.script.lines if line.number == one.line)
+            reading.edits.append(Edit(one.start, one.end))
+            reason = "learners get the address of the first learner"
+            reading.changed[one.line] = Judged(Origin.BODY, one.line, line.text, Fate.MAPPED, "MASTER_ADDR", reason)
+            return True
+    return False
+
+
+def _moved(reading: _Reading) -> Iterator[Edit]:
+    """Yield the removal of leading exports with known values, which the manifest sets, and note their variables."""
+    script = reading.script
+    edited = {one.start for one in reading.edits}
+    for node in script.root.children:
+        if not node.is_named or node.type == "comment" or node.start_byte in edited:
+            continue
+        one = next((one for one in script.commands if one.start == node.start_byte), None)
+        if one is None or one.name != "export" or not _take_export(one, reading):
+            return
+        yield Edit(one.start, one.end)
+
+
+def _take_export(one: Command, reading: _Reading) -> bool:
+    values: dict[str, str] = {}
+    known = {**reading.given, **reading.env}
+    text = reading.script.data[one.start : one.end].decode("utf-8", "replace")
+    for word in one.words[1:]:
+        name, equals, raw = word.raw.partition("=")
+        value = literal(raw, {**_unknown(reading, known), **values}) if equals and name.isidentifier() else None
+        if value is None or why_refused(name) or name in _READ_VARIABLES or name in reading.env or not value.isprintable():
+            return False
+        values[name] = value
+    if not values or list(defaults_in(text, known)):
+        return False
+    reading.env.update(values)
+    line = next(line for line in reading.script.lines if line.number == one.line)
+    reading.changed[one.line] = Judged(Origin.BODY, line.number, line.text, Fate.MAPPED, "batch.env")
+    return True
+
+
+def _unknown(reading: _Reading, known: Known) -> dict[str, str | None]:
+    """Return the variables that are known before the first command."""
+    later: dict[str, str | None] = dict.fromkeys(one.name for one in reading.script.assignments)
+    return {**later, **known}
+
+
+def _judged(
+    script: Script, layout: Layout, given: Known, arguments: Sequence[str], changed: Mapping[int, Judged], *, whole: bool
+) -> tuple[Judged, ...]:
+    lines = list(report_lines(script, layout, given, changed, whole=whole))
+    missing = missing_arguments(script, arguments)
+    lines = [with_remark(one, missing[one.line]) if one.line in missing else one for one in lines]
+    return tuple(with_foreign(lines, script, given))
+
+
+def _whole(script: Script, layout: Layout, given: Known, arguments: Sequence[str], why: str) -> Body:
+    judged = _judged(script, layout, given, arguments, {}, whole=True)
+    return Body(judged, wrapped=why, steps=_starts_steps(script, layout))
+
+
+def _starts_steps(script: Script, layout: Layout) -> bool:
+    """Return whether the script, or one that it starts, has an srun that starts tasks."""
+    if any(one.name == "srun" for one in script.commands):
+        return True
+    if any(re.search(r"(?<![\w./-])srun\b", text) for text in script.executed()):
+        return True
+    return layout.nodes > 1 and any(
+        word.raw.strip("\"'").endswith(".sh")
+        for one in script.commands
+        if one.name in _SHELLS or one.name.endswith(".sh")
+        for word in one.words
+    )
 
 
 def _whole_file(text: str, whose: str) -> tuple[Judged, ...]:
@@ -307,3 +364,5 @@ def _whole_file(text: str, whose: str) -> tuple[Judged, ...]:
         return ()
     shown = f"lines {first} to {len(text.splitlines())}"
     return (Judged(Origin.BODY, first, shown, Fate.MAPPED, "framework.command", f"{whose} runs them as they are"),)
+
+

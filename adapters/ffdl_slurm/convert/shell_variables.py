@@ -6,14 +6,15 @@ sbatch gives a script the variables of the submitting shell. Learners do not hav
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ffdl_batch.domain.conversion import Fate, Judged
 from ffdl_batch.runtimes.learner_contract import PROTECTED
-from ffdl_slurm.convert.executed_text import executed
+from ffdl_slurm.convert import word_text
 from ffdl_slurm.convert.output_variables import OPTION_OF
-from ffdl_slurm.convert.shell_syntax import Line, Word, end_of_substitution
+from ffdl_slurm.convert.shell_tree import Script
 
 Known = Mapping[str, str | None]
 """Variables that a script sets or gets, and their values; None if a value is not certain. For a variable that is not
@@ -30,47 +31,39 @@ LEARNERS_OWN = frozenset(PROTECTED) | {
     "GPU_COUNT",
 }  # fmt: skip
 """Variables that every learner has (the contract with user code)."""
-_SPLITS = re.compile(r"[\s*?\[]")
+_SETS = re.compile(
+    r"(?<![\w$-])(\w+)(?:\[[^]\s]*\])?(?:\+|:)?=|\b(?:for|select|read|unset|mapfile|getopts\s+\S+|printf\s+-v)\s+(?:-\w+\s+)*(\w+)"
+)
+"""The places where a variable is set."""
 
 
-def literal(word: Word, known: Known) -> str | None:
-    """Return what the word becomes, apart from the environment of the submitting shell; None if that is not certain, or
-    if it may become several words."""
-    return word.value if word.value is not None else expand(word.raw, known)
+def literal(raw: str, known: Known) -> str | None:
+    """Return what a word of a script becomes, apart from the environment of the submitting shell; None if that is not
+    certain, or if it may become several words."""
+    return word_text.expand(raw, lambda text: _variable(text, known))
 
 
-def expand(text: str, known: Known) -> str | None:
-    """Return the same for the text of a word in a script."""
-    found: list[str] = []
-    position, quoted = 0, False
-    while position < len(text):
-        letter = text[position]
-        if letter == '"':
-            quoted = not quoted
-            position += 1
-        elif letter == "$":
-            end = end_of_substitution(text, position)
-            value = _variable(text[position:end], known)
-            if value is None or (not quoted and _SPLITS.search(value)):
-                return None
-            found.append(value)
-            position = end
-        elif letter == "'" and not quoted:
-            end = text.find("'", position + 1)
-            if end < 0:
-                return None
-            found.append(text[position + 1 : end])
-            position = end + 1
-        elif letter == "\\":
-            following = text[position + 1 : position + 2]
-            found.append(following if not quoted or following in ("$", "`", '"', "\\") else letter + following)
-            position += 2
-        elif letter == "`" or (letter in "*?[{~" and not quoted):
-            return None
-        else:
-            found.append(letter)
-            position += 1
-    return None if quoted else "".join(found)
+def known_variables(script: Script, inputs: Known, offset: int | None = None) -> dict[str, str | None]:
+    """Return the inputs, and the variables that the script always sets to a known value: at an offset, or at its end.
+    A variable that is also set elsewhere, in a condition or a loop, has none."""
+    text = "\n".join(line.text for line in script.lines)
+    places = Counter(match[1] or match[2] for match in _SETS.finditer(text))
+    certain = {name for name, count in Counter(one.name for one in script.assignments if one.top).items()
+               if count == places[name]}  # fmt: skip
+    known: dict[str, str | None] = {**inputs, **{name: None for name in places if name not in certain}}
+    known |= {name: None for name in certain if name not in inputs}
+    own = {name: inputs[name] for name in places if name in inputs}
+    for one in script.assignments:
+        if one.name in certain and (offset is None or one.start < offset):
+            before = {name: value for name, value in known.items() if name != one.name or value is not None}
+            known[one.name] = literal(one.raw, before)
+    for command in script.commands:
+        for word in command.words[1:] if command.name == ":" and command.top else ():
+            default = sets_default(word.raw)
+            if default and places[default[0]] == 1:
+                before = {name: value for name, value in known.items() if name != default[0]} | own
+                known[default[0]] = literal(default[1], before)
+    return known
 
 
 def _variable(text: str, known: Known) -> str | None:
@@ -88,14 +81,14 @@ def _variable(text: str, known: Known) -> str | None:
 
 def expand_default(text: str, known: Known) -> str | None:
     """Return the value of the text after ``:-``, which blanks do not end."""
-    return expand(text, known) if text[:1] in ('"', "'") else expand(f'"{text}"', known)
+    return literal(text if text[:1] in ('"', "'") else f'"{text}"', known)
 
 
-def sets_default(word: Word) -> tuple[str, str] | None:
+def sets_default(raw: str) -> tuple[str, str] | None:
     """Return name and text of a word that is only ``${NAME:=default}``; else None."""
-    raw = word.raw[1:-1] if word.raw.startswith('"') and word.raw.endswith('"') and len(word.raw) > 1 else word.raw
-    match = _BRACED.fullmatch(raw)
-    return (match[1], raw) if match is not None and match[2] in ("=", ":=") else None
+    plain = raw[1:-1] if raw.startswith('"') and raw.endswith('"') and len(raw) > 1 else raw
+    match = _BRACED.fullmatch(plain)
+    return (match[1], plain) if match is not None and match[2] in ("=", ":=") else None
 
 
 def defaults_in(text: str, known: Known) -> Iterator[str]:
@@ -142,20 +135,21 @@ _ALWAYS = re.compile(
 """Variables that a learner, its shell, or an activated environment sets; and those of awk."""
 
 
-def with_foreign(judged: Sequence[Judged], lines: Sequence[Line], given: Collection[str]) -> Iterator[Judged]:
+def with_foreign(judged: Sequence[Judged], script: Script, given: Collection[str]) -> Iterator[Judged]:
     """Yield what became of each line, with a remark where a variable of the submitting shell is first read."""
-    known = {*given, *LEARNERS_OWN, *_set_in("\n".join(line.text for line in lines))}
+    known = {*given, *LEARNERS_OWN, *_set_in("\n".join(line.text for line in script.lines))}
     texts = {  # text of echo needs no variable, but : tests some
-        line.number: line.text if line.text.startswith(":") and line.words else text
-        for line, text in zip(lines, executed(lines), strict=True)
+        line.number: line.text if line.text.startswith(":") else text
+        for line, text in zip(script.lines, script.executed(), strict=True)
     }
     for one in judged:
         names = [name for name in dict.fromkeys(_read_in(texts.get(one.line, ""))) if name not in known]
         known.update(names)
-        yield _near(one, _why(names)) if names else one
+        yield with_remark(one, _why(names)) if names else one
 
 
-def _near(one: Judged, why: str) -> Judged:
+def with_remark(one: Judged, why: str) -> Judged:
+    """Return what became of a line, with one more remark."""
     reason = why if one.fate is Fate.MAPPED else f"{one.reason}; {why}"
     return replace(one, fate=Fate.APPROXIMATED, reason=reason)
 

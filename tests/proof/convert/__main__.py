@@ -2,8 +2,9 @@
 
     python -m tests.proof.convert [--only NAME]... [--break WHAT] [--verbose] [--corpus DIRECTORY]
 
-Prints how many directives and lines were mapped, approximated and dropped, and how many scripts are wrong: the original
-and the one made of the manifest differ in argv or environment. Exit status 1 where any is wrong.
+Prints how many scripts were understood and run whole, how many are wrong (the original and the one made of the manifest
+differ in argv, environment, tasks of a node or GPUs), and how many lose something that no line of the report names.
+Exit status 1 if any is wrong or loses something.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from ffdl_batch.plugins import create_converter
 from ffdl_batch.ports.conversion import ReadsScripts, WritesScripts
 from tests.proof.convert.breaks import BREAKS, Manifest
 from tests.proof.convert.cases import Case, cases_in, read_cases
-from tests.proof.convert.running import TOOLS, run_script
-from tests.proof.convert.verdict import compare
+from tests.proof.convert.lost import silently_lost
+from tests.proof.convert.running import TOOLS, options_of, run_script, slurm_environment
+from tests.proof.convert.verdict import compare, resources_differ
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print(f"{parser.prog}: {where} has {lacks}", file=sys.stderr)
         return 2
-    wrong, counts, wrapped, refused, not_run = 0, Counter[Fate](), 0, 0, 0
+    wrong, losing, counts, wrapped, refused, not_run = 0, 0, Counter[Fate](), 0, 0, 0
     for case in cases:
         try:
-            conversion, differing = try_case(case, BREAKS.get(options.broken or ""))
+            conversion, differing, lost = try_case(case, BREAKS.get(options.broken or ""))
         except CannotConvert as error:
             if options.corpus is None:
                 raise
@@ -72,17 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong += bool(differing)
         if options.verbose:
             print(f"{case.name}: {conversion.wrapped or 'understood'}", file=sys.stderr)
-        for line in differing:
+        losing += bool(lost)
+        for line in [*differing, *(f"lost: {line}" for line in lost)]:
             print(f"{case.name}: {line}", file=sys.stderr)
     understood = len(cases) - wrapped - refused - not_run
     told = (f", {refused} refused" if refused else "") + (f", {not_run} not compared" if not_run else "")
     print(f"{len(cases)} scripts, {understood} understood, {wrapped} run whole{told}")
-    print(", ".join(f"{counts[fate]} directives {fate}" for fate in Fate) + f", {wrong} wrong")
-    return 1 if wrong else 0
+    print(", ".join(f"{counts[fate]} directives {fate}" for fate in Fate))
+    print(f"{wrong} wrong, {losing} silently lost")
+    return 1 if wrong or losing else 0
 
 
-def try_case(case: Case, breaking: Callable[[Manifest], Manifest] | None = None) -> tuple[Conversion, list[str]]:
-    """The conversion of a script, and what its other self does otherwise."""
+def try_case(
+    case: Case, breaking: Callable[[Manifest], Manifest] | None = None
+) -> tuple[Conversion, list[str], list[str]]:
+    """Return the conversion of a script, what its other self does otherwise, and what the report does not name."""
     converter = create_converter("sbatch")
     assert isinstance(converter, ReadsScripts) and isinstance(converter, WritesScripts)
     name = f"{Path(case.name).stem}.sbatch"
@@ -102,7 +108,10 @@ def try_case(case: Case, breaking: Callable[[Manifest], Manifest] | None = None)
         if wrong:
             third = run_script(once_more, case.text, name, case.options, case.environ, case.arguments)
             wrong = compare(first, second, conversion, third, beside=beside)
-    return conversion, wrong
+    old, new = options_of(case.text, case.options, case.environ), options_of(again, (), {})
+    if breaking is None:
+        wrong += resources_differ(manifest, slurm_environment(old, name, Path("/")))
+    return conversion, wrong, silently_lost(case.text, conversion, old, new, arguments=bool(case.arguments))
 
 
 _BESIDE = re.compile(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getopt
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+RUNSCRIPT = "/.singularity.d/runscript"
+"""What an image starts; here a stub, by its name in the directory of the job."""
 TOOLS = [
     "awk", "basename", "bash", "cat", "cut", "date", "dirname", "env", "expr", "false", "grep", "head", "id", "ls",
     "mkdir", "mktemp", "paste", "printf", "pwd", "readlink", "realpath", "sed", "seq", "sh", "sort", "tail", "tee",
@@ -65,6 +68,7 @@ LETTERS = {
     "p": "partition",
     "q": "qos", "Q": "quiet", "t": "time", "v": "verbose", "V": "version", "W": "wait",
 }  # fmt: skip
+_LONGEST_S = 30
 PLUGINS = (
     "container-image=", "container-mounts=", "container-workdir=", "container-name=", "container-save=",
     "container-env=", "container-mount-home", "no-container-mount-home", "container-remap-root",
@@ -158,7 +162,9 @@ def run_script(
     stub = f"{sys.executable} -I -S {HERE / 'stub.py'}"
     (place / "unknown.sh").write_text(f'command_not_found_handle() {{ {stub} "$@"; }}\n')
     spooled, records = place / "slurm_script", place / "records"
-    spooled.write_text(script)
+    head, line_break, rest = script.partition("\n")  # login files of this machine would replace PATH
+    head = re.sub(r"^#! ?(/usr)?/bin/sh\b", "#!/bin/bash", re.sub(r" (-l|--login)$", "", head))  # sh reads no BASH_ENV
+    spooled.write_text(head + line_break + rest.replace(RUNSCRIPT, RUNSCRIPT[1:]))
     spooled.chmod(0o700)
     records.write_text("")
     options = options_of(script, given, environ or {})
@@ -171,7 +177,7 @@ def run_script(
         **slurm_environment(options, name, work),
     }
     done = subprocess.run(
-        [str(spooled), *arguments], cwd=work, env=env, capture_output=True, text=True, timeout=60, check=False
+        [str(spooled), *arguments], cwd=work, env=env, capture_output=True, text=True, timeout=_LONGEST_S, check=False
     )
     lines = [json.loads(line) for line in records.read_text().splitlines()]
     return Ran(tuple(lines), done.returncode, done.stderr)
@@ -190,6 +196,9 @@ def _furnish(work: Path, programs: Path) -> None:
     (work / "data" / "a.npz").write_text("")
     (work / "data" / "b.npz").write_text("")
     (work / "train.py").write_text("")
+    (work / RUNSCRIPT[1:]).parent.mkdir(exist_ok=True)
+    (work / RUNSCRIPT[1:]).write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {HERE / "stub.py"} runscript "$@"\n')
+    (work / RUNSCRIPT[1:]).chmod(0o755)
     (work / "venv" / "bin" / "activate").write_text('export VIRTUAL_ENV=venv PATH="venv/bin:$PATH"\n')
     (work.parent / "home/miniconda3/etc/profile.d/conda.sh").write_text("export CONDA_EXE=conda\n")
     (programs / "activate").write_text('export CONDA_PREFIX="$1"\n')

@@ -29,7 +29,15 @@ SRUN_FLAGS = {
     "unbuffered",
     "verbose",
     "no-container-mount-home",
+    "container-mount-home",
     "container-writable",
+    "container-readonly",
+    "container-remap-root",
+    "no-container-remap-root",
+    "container-entrypoint",
+    "no-container-entrypoint",
+    "no-kill",
+    "multi-prog",
 }
 SRUN_LETTER_FLAGS = set("lKuOQsvkEHXZ")
 CONTAINER_FLAGS = {
@@ -112,7 +120,7 @@ def srun(argv: list[str]) -> int:
             "SLURM_NTASKS": str(tasks),
             "SLURM_NPROCS": str(tasks),
         }
-        code = subprocess.call(rest, env={**env, **here})
+        code = start(rest, {**env, **here})
         if code:
             return code
     return 0
@@ -127,10 +135,22 @@ def contain(argv: list[str]) -> int:
         elif word not in LIKEWISE:
             options.append([word])
     image = rest.pop(0)
-    if verb != "exec":
+    if verb not in ("exec", "run"):
         return 0
+    if verb == "run":
+        rest.insert(0, f"{os.environ['SLURM_SUBMIT_DIR']}/.singularity.d/runscript")
     env = {**os.environ, "STUB_CONTAINER": json.dumps([image, options])}
-    return subprocess.call(rest, env=env)
+    return start(rest, env)
+
+
+def start(command: list[str], env: dict[str, str]) -> int:
+    """As bash does: a program that is not found is a stub, too, and a path that does not exist is an error."""
+    name = command[0]
+    if "/" in name and not Path(name).exists():
+        return 127
+    if "/" not in name and not any(Path(place, name).exists() for place in env["PATH"].split(":")):
+        command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *command]
+    return subprocess.call(command, env=env)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -50,6 +51,9 @@ def compare(
     if len(before) != len(after):
         return [f"{len(before)} programs became {len(after)}: {_names(before)} / {_names(after)}"]
     told = _told(conversion)
+    if understood:
+        after = [_in_image(one, conversion) for one in after]
+        before, once_more = ([_without_told(one, conversion) for one in records] for records in (before, once_more))
     if beside:
         once_more = _nearest(before, once_more)
         after = _matched(before, after, lambda old, new: not _differing(before[old], after[new], once_more[old], told))
@@ -59,6 +63,45 @@ def compare(
     if understood:
         wrong += _preparations(original.records, again.records)
     return wrong
+
+
+def _in_image(record: Record, conversion: Conversion) -> Record:
+    """Return the record as of a learner, which runs in the manifest's image, also where a written script starts steps
+    without one."""
+    framework, env = conversion.manifest["framework"], record["env"]
+    assert isinstance(framework, Mapping) and isinstance(env, Mapping)
+    if not conversion.contained or "STUB_CONTAINER" in env:
+        return record
+    return {**record, "env": {**env, "STUB_CONTAINER": json.dumps([framework["version"], []])}}
+
+
+def _without_told(record: Record, conversion: Conversion) -> Record:
+    """Return the record without options of its container that the report names as dropped or approximated. Commands
+    outside of the container are in the learner's."""
+    framework, env = conversion.manifest["framework"], record["env"]
+    assert isinstance(framework, Mapping) and isinstance(env, Mapping)
+    if not conversion.contained:
+        return record
+    image, options = json.loads(env.get("STUB_CONTAINER") or json.dumps([framework["version"], []]))
+    told = " ".join(f"{one.text} {one.reason}" for one in conversion.judged if one.fate is not Fate.MAPPED)
+    left = [option for option in options if str(option[0]) not in told]
+    return {**record, "env": {**env, "STUB_CONTAINER": json.dumps([image, left])}}
+
+
+def resources_differ(manifest: Mapping[str, object], environ: Mapping[str, str]) -> list[str]:
+    """Return a line for each count of nodes, tasks of a node or GPUs in which a manifest differs from the script.
+    `environ` are Slurm's variables of the script."""
+    batch = manifest["batch"]
+    env = batch.get("env", {}) if isinstance(batch, Mapping) else {}
+    nodes = environ["SLURM_JOB_NUM_NODES"]
+    pairs = {
+        "nodes": (nodes, str(manifest["learners"])),
+        "GPUs of a node": (environ.get("SLURM_GPUS_ON_NODE", "0"), str(manifest["gpus"])),
+        "tasks": (environ.get("SLURM_NTASKS"), env.get("SLURM_NTASKS")),
+    }
+    if pairs["tasks"] == (None, "1"):  # of a script for one node whose srun starts one task
+        del pairs["tasks"]
+    return [f"{what}: {old} became {new}" for what, (old, new) in pairs.items() if old != new]
 
 
 def _differing(one: Record, other: Record, third: Record, told: set[str]) -> list[str]:

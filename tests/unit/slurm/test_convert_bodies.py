@@ -56,39 +56,52 @@ def test_convert_maps_command_and_image_without_wrapping(options: str, line: str
 @pytest.mark.parametrize(
     ("options", "lines", "why"),
     [
-        ("", ["python a.py && python b.py"], "line 3 has a background or conditional command"),
-        ("", ["python a.py | tee x"], "line 3 has a pipe"),
-        ("", ["cd x || exit 1", "python a.py"], "line 3 has a background or conditional command"),
-        ("", ["nodes=(a b)", "python a.py"], "line 3 has an array"),
-        ("", ["stop() {", "  exit 1", "}", "python a.py"], "line 3: a function begins there"),
-        ("", ["function stop {", "  exit 1", "}", "python a.py"], "line 3: a function begins there"),
-        ("", ["if true; then python x; fi"], "line 3: if begins a compound command"),
+        ("-N2", ["timeout 60 srun python x"], "timeout starts srun (line 3)"),
+        ("-N2", ["env A=1 srun python x"], "env starts srun (line 3)"),
+        ("-N2", ["RUN='srun python'", "$RUN x"], "a text starts srun (line 3)"),
+        ("-N2", ["RUN=(srun python)", '"${RUN[@]}" x'], "an array starts srun (line 3)"),
+        ("-N2", ["bash -c 'srun python x'"], "a text starts srun (line 3)"),
+        ("-N2", ["bash <<EOF", "srun python x", "EOF"], "a here-document starts srun (line 3)"),
+        ("-N2", ["$RUN python x"], "$RUN is a program that is not known before it runs (line 3)"),
+        ("-N2", ["bash steps.sh"], "steps.sh may start steps on the other nodes (line 3)"),
+        ("-N2", ["if a; then srun python x; fi"], "srun is in a condition, a loop, a function or a list (line 3)"),
+        ("-N2", ["srun python x | tee y"], "srun is in a condition, a loop, a function or a list (line 3)"),
+        ("-N2", ["srun python x > y"], "the output of all tasks goes into one file (line 3)"),
+        ("-N2", ["srun a", "srun b"], "it has several steps of srun"),
+        ("-N2", ["python prepare.py", "srun python x"], "python runs before or after the step, and only once (line 3)"),
+        ("-N2", ["cp a b", "srun python x"], "cp runs before or after the step, and only once (line 3)"),
+        ("-N2", ["echo a > b", "srun python x"], "echo runs before or after the step, and only once (line 3)"),
+        ("-N2", ["sleep 9 &", "srun python x"], "it runs something in the background (line 3)"),
+        ("-N2", ["source steps.sh", "srun python x"], "steps.sh may start steps (line 3)"),
+        ("-N2", ["PORT=$((10000 + RANDOM % 1000))", "srun python x"], "$RANDOM is expanded once"),
+        ("-N2", ["srun python x $((SLURM_PROCID + 1))"], "$SLURM_PROCID is expanded once"),
+        ("-N2", ["export SEED=$SRANDOM", "srun python x"], "$SRANDOM is expanded once"),
+        ("-N2", ["let 'PORT = RANDOM'", "srun python x"], "let runs before or after the step"),
         ("-N2", ["""srun python x --name "of '$SLURM_PROCID'\""""], "$SLURM_PROCID is expanded once"),
-        ("", ["""python x --name "of '$1'\""""], "it reads the script's arguments"),
-        ("", ["python a.py > x"], "line 3 has a redirection"),
-        ("", ["cat <<EOF", "x", "EOF", "python a.py"], "line 3 has a here-document"),
-        ("", ["for i in 1 2; do python $i; done"], "line 3"),
-        ("", ["if true", "then python x", "fi"], "line 3: if begins a compound command"),
-        ("", ["python a.py", "python b.py"], "python runs before the last command (line 3)"),
-        ("", ["python -c '", "print(1)'"], "line 3 has a line break within quotes"),
-        ("", ["python x $1"], "it reads the script's arguments"),
-        ("", ["export A=$1", "python x"], "it reads the script's arguments (line 3)"),
         ("-N2", ["srun python x $SLURM_PROCID"], "$SLURM_PROCID is expanded once"),
         ("-N2", ["srun python x $(date)"], "a command is substituted once"),
         ("-N2", ["export PORT=$RANDOM", "srun python x"], "$RANDOM is expanded once"),
-        ("-N2 --ntasks-per-node=4", ["srun python x"], "srun starts 8 tasks on 2"),
-        ("", ["srun --mpi=pmix python x"], "srun's --mpi=pmix"),
-        ("", ["srun -l python x"], "srun's -l"),
-        ("-N2", ["srun -n1 python x"], "srun's -n1 asks"),
-        ("", ["apptainer run a.sif x"], "apptainer run starts what the image says"),
-        ("", ["mpirun -np 4 apptainer exec a.sif x"], "mpirun starts a container of its own"),
-        ("", ["srun bash -c 'docker run a x'"], "bash starts a container of its own"),
-        ("", ["apptainer exec -B /a a.sif x"], "apptainer's -B changes"),
+        ("-N2", ["srun $OPTIONS python x"], "$OPTIONS behind srun is not known before it runs"),
+        ("-N2", ["srun -n1 python x"], "srun starts 1 tasks, and the job has 2 tasks"),
+        ("-N2", ["srun -N1 python x"], "srun's --nodes=1 asks"),
+        ("--gres=gpu:4", ["srun --gres=gpu:1 python x"], "srun's --gres=gpu:1 asks"),
+        ("", ["mpirun -np 4 apptainer exec a.sif x"], "mpirun starts apptainer (line 3)"),
+        ("", ["srun bash -c 'docker run a x'"], "a text starts a container of its own (line 3)"),
+        ("", ["podman-hpc run a x"], "podman-hpc starts a container of its own (line 3)"),
+        ("", ["shifter --image=a x"], "shifter starts a container of its own (line 3)"),
+        ("", ["apptainer exec --home /a a.sif x"], "apptainer's --home changes"),
         ("", ["apptainer exec $IMAGE x"], "the image $IMAGE is not known"),
+        ("", ["apptainer exec a.sif x", "apptainer exec b.sif x"], "it starts containers of a.sif and of b.sif"),
         ("", ["srun --container-image=/a.sqsh x"], "an enroot image"),
         ("", ["srun --container-image=a srun x"], "it starts srun within another launcher"),
-        ("", ["set -e", "python x"], "set runs before the last command (line 3)"),
-        ("-N2", ["export MASTER_ADDR=$(hostname)", "torchrun x"], "MASTER_ADDR is set, and a command of the first"),
+        ("", ["ssh node2 python x"], "ssh starts commands on other hosts (line 3)"),
+        ("", ["pdsh -w node[1-2] python x"], "pdsh starts commands on other hosts (line 3)"),
+        ("", ["sbatch next.sh"], "sbatch asks Slurm, which learners cannot reach (line 3)"),
+        ("", ["snakemake --cluster 'sbatch -n 1'"], "sbatch asks Slurm, which learners cannot reach (line 3)"),
+        ("", ['cd "$(dirname "$0")"', "python x"], "it reads its own name: $0 (line 3)"),
+        ("", ["trap 'kill 0' EXIT", "python x"], "it traps signals or its end (line 3)"),
+        ("", ["exec python x", "python y"], "exec ends the script before its last command (line 3)"),
+        ("", ["if a; then"], "is not understood as bash"),
         ("", [], "it has no command"),
     ],
 )  # fmt: skip
@@ -96,6 +109,63 @@ def test_convert_wraps_script_with_reason_if_body_is_not_convertible(options: st
     found = convert(f"#SBATCH {options}", *lines)
     assert why in found.wrapped
     assert command_of(found) == "bash job.sh"
+
+
+@pytest.mark.parametrize(
+    ("lines", "command"),
+    [
+        (["python a.py && python b.py"], "python a.py && python b.py"),
+        (["python a.py | tee x  # shown"], "python a.py | tee x"),
+        (["A=(--lr 1", "  --seed 2)", 'python a.py "${A[@]}"'], 'A=(--lr 1\n  --seed 2)\npython a.py "${A[@]}"'),
+        (["set -euo pipefail", "python x"], "set -euo pipefail; python x"),
+        (["echo start; date", "python a.py > x 2>&1"], "echo start; date\npython a.py > x 2>&1"),
+        (["if [ -d a ]; then", "\tsource a", "fi", "srun python x"], "if [ -d a ]; then\n    source a\nfi\npython x"),
+        (["cat > a <<EOF", "# kept", "EOF", "python x"], "cat > a <<EOF\n# kept\nEOF\npython x"),
+        (["for i in 1 2; do srun python $i; done"], "for i in 1 2; do python $i; done"),
+        (["f() { python $1; }", "f a"], "f() { python $1; }\nf a"),
+        (["python a.py", "python b.py"], "python a.py; python b.py"),
+        (["python -c '", "print(1)'"], "python -c '\nprint(1)'"),
+        (["python a \\", "  --lr 1 \\", "", "python b"], "python a   --lr 1; python b"),
+        (["echo \"a\\", "b\""], 'echo "ab"'),
+        (["srun -l python x"], "srun -l python x"),
+        (["srun --mpi=pmix python x"], "srun --mpi=pmix python x"),
+        (["timeout 60 srun python x"], "timeout 60 python x"),
+        (["apptainer run -B /a:/b a.sif x"], "/.singularity.d/runscript x"),
+        (["apptainer exec --env A=1 a.sif python x"], "env A=1 python x"),
+        (["time singularity exec a.sif python x | cat"], "time python x | cat"),
+    ],
+)  # fmt: skip
+def test_convert_keeps_shell_constructs_of_script_for_one_node(lines: list[str], command: str) -> None:
+    found = convert("#SBATCH -N1", *lines)
+    assert (found.wrapped, command_of(found)) == ("", command)
+
+
+@pytest.mark.parametrize(
+    ("lines", "command"),
+    [
+        (["nodes=($(scontrol show hostnames $SLURM_JOB_NODELIST))", "srun python x ${nodes[0]}"],
+         "nodes=($(scontrol show hostnames $SLURM_JOB_NODELIST)); python x ${nodes[0]}"),
+        (["echo at $(date) on $(hostname) $SLURM_PROCID", "srun python x", "echo done"],
+         "echo at $(date) on $(hostname) $SLURM_PROCID; python x; echo done"),
+        (["if [ -d a ]; then source a/bin/activate; fi", "srun python x"],
+         "if [ -d a ]; then source a/bin/activate; fi\npython x"),
+        (["ip=$(srun -N1 -n1 -w $head hostname --ip-address)", "srun python x $ip"],
+         "ip=$(srun -N1 -n1 -w $head hostname --ip-address); python x $ip"),
+        (["export MASTER_ADDR=$(scontrol show hostnames | head -n 1)", "srun python x"], "python x"),
+    ],
+)  # fmt: skip
+def test_convert_runs_commands_of_each_node_that_do_the_same_everywhere(lines: list[str], command: str) -> None:
+    found = convert("#SBATCH -N2", *lines)
+    assert (found.wrapped, command_of(found)) == ("", command)
+    assert "roles" not in part(found, "batch")
+
+
+def test_convert_keeps_srun_that_starts_several_tasks_on_each_node() -> None:
+    found = convert("#SBATCH -N2 --ntasks-per-node=4 --gres=gpu:4", "module load a", "srun python x")
+    assert (found.wrapped, command_of(found)) == ("", "module load a; srun python x")
+    assert (found.manifest["learners"], found.manifest["gpus"]) == (2, 4)
+    env = part(found, "batch")["env"]
+    assert isinstance(env, dict) and (env["SLURM_NTASKS"], env["SLURM_NNODES"]) == ("8", "2")
 
 
 @pytest.mark.parametrize(
@@ -147,15 +217,59 @@ def test_convert_takes_image_from_pyxis_directive() -> None:
 @pytest.mark.parametrize(
     ("shebang", "command"),
     [
-        ("#!/bin/bash -l", "bash -l job.sh"),
         ("#!/usr/bin/env python3", "/usr/bin/env python3 job.sh"),
         ("#!/bin/csh", "/bin/csh job.sh"),
         ("#! /bin/sh", "sh job.sh"),
+        ("#!/bin/bash -l", "bash -l job.sh"),
     ],
 )
 def test_convert_keeps_interpreter_and_quotes_arguments_of_wrapped_script(shebang: str, command: str) -> None:
-    assert command_of(convert("#SBATCH -t 1", "x | y", shebang=shebang)) == command
-    assert command_of(convert("python $1", arguments=("a b", "$x"))) == "bash job.sh 'a b' '$x'"
+    assert command_of(convert("#SBATCH -t 1", "python $0", shebang=shebang)) == command
+    assert command_of(convert("python $0 $1", arguments=("a b", "$x"))) == "bash job.sh 'a b' '$x'"
+
+
+def test_convert_gives_arguments_and_options_of_shell_to_understood_script() -> None:
+    assert command_of(convert("python $1", arguments=("a b", "$x"))) == "set -- 'a b' '$x'; python $1"
+    assert command_of(convert("python x", shebang="#!/bin/bash -eu")) == "set -eu; python x"
+    login = convert("python x", shebang="#!/bin/bash -l")
+    assert command_of(login) == "python x"
+    assert (login.judged[0].line, "login files" in login.judged[0].reason) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("horovodrun -np 8 -H a:4,b:4 python x", "its workers are started by ssh"),
+        ("ssh node2 python x", "no sshd"),
+        ("pdsh -w a,b python x", "no sshd"),
+        ("shifter --image=a x", "no container"),
+        ("podman-hpc run a x", "no container"),
+        ("python ~/x.py", "no directory of the host (~/x.py)"),
+        ("python $HOME/x.py", "no directory of the host ($HOME/x.py)"),
+        ("python x --data /scratch/a/b --out=/project/c", "(/scratch/a/b, /project/c)"),
+        ("python x $1", "$1 is empty, as the script is given no such argument"),
+        ('python x "$@"', "$@ is empty, as the script is given no such argument"),
+    ],
+)
+@pytest.mark.parametrize("before", ["true", "python $0"])
+def test_convert_reports_what_learners_lack_at_its_line(line: str, reason: str, before: str) -> None:
+    found = [one for one in convert("#SBATCH -t 1", before, line).judged if one.line == 4]
+    assert any(reason in one.reason and one.fate is not Fate.MAPPED for one in found), found
+
+
+def test_convert_reports_late_directives_and_missing_image() -> None:
+    found = convert("#SBATCH -t 1", "python x", "#SBATCH --mem=4G", image="")
+    late = [one for one in found.judged if one.line == 4]
+    assert [(one.fate, "after the first command" in one.reason) for one in late] == [(Fate.DROPPED, True)]
+    assert "memory" not in found.manifest
+    assert "this job needs an image" in found.judged[0].reason
+    assert not any("needs an image" in one.reason for one in convert("python x", image="base").judged)
+
+
+@pytest.mark.parametrize("text", ["$(echo ", '"$(echo ', "$(\necho "])
+def test_convert_reads_deeply_nested_substitutions(text: str) -> None:
+    deep = f"echo {text * 1000}x{(')' + chr(34) * text.startswith(chr(34))) * 1000}"
+    assert convert(deep).wrapped == ""
 
 
 def test_convert_applies_variable_defaults_and_reports_submitting_shell_variables() -> None:
@@ -279,16 +393,16 @@ def test_convert_drops_nested_sbatch_and_suggests_dependency() -> None:
 
 
 def test_convert_distinguishes_variable_length_from_argument_count() -> None:
-    assert convert("NAME=abc", "LENGTH=${#NAME}", "python x $LENGTH").wrapped == ""
-    assert convert("python x ${#}").wrapped == convert("python x $#").wrapped == "it reads the script's arguments"
+    assert convert("LENGTH=${#NAME}", "python x $LENGTH").judged[0].fate is Fate.MAPPED
+    assert "$# is empty" in convert("python x $#").judged[0].reason
 
 
 @pytest.mark.parametrize(
     ("options", "line", "image", "written"),
     [
         ("-N2", "srun python x | cat", "docker://a/b:1", "bash job.sh"),
-        ("-N1", "srun python x | cat", "docker://a/b:1", "bash job.sh"),
-        ("-N1", "python x | cat", "docker://a/b:1", "apptainer exec docker://a/b:1 bash -c 'bash job.sh'"),
+        ("-N1", "srun -n4 python x", "docker://a/b:1", "srun -n4 python x"),
+        ("-N1", "python x | cat", "docker://a/b:1", "apptainer exec docker://a/b:1 bash -c 'python x | cat'"),
         ("-N1", "python x", "custom", "python x"),
         ("-N2", "torchrun x", "custom", "torchrun x"),
     ],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.domain.conversion import Fate
-from ffdl_slurm.convert.executed_text import executed
-from ffdl_slurm.convert.shell_syntax import lines_of
+from ffdl_slurm.convert.shell_tree import parse
 from tests.unit.slurm.test_convert_bodies import convert, part
 
 
@@ -43,13 +42,13 @@ from tests.unit.slurm.test_convert_bodies import convert, part
     ],
 )
 def test_executed_finds_only_commands_that_run_and_not_printed_text(text: str, runs: bool) -> None:
-    assert any("srun" in one.replace("which srun", "") for one in executed(list(lines_of(text)))) is runs
+    assert any("srun" in one.replace("which srun", "") for one in parse(text).executed()) is runs
 
 
 def test_convert_ignores_srun_in_printed_text() -> None:
     printed = ("cat <<EOF", "usage: srun --container-image=a/b python x", "EOF", "echo srun --container-image=c")
     found = convert("#SBATCH -N2", *printed, image="custom")
-    assert {one.fate for one in found.judged} == {Fate.MAPPED}
+    assert {one.fate for one in found.judged if one.line} == {Fate.MAPPED}
     roles = part(found, "batch")["roles"]
     assert isinstance(roles, dict) and roles["node"]["command"] == "sleep infinity"
     assert part(found, "framework")["version"] == "custom"
