@@ -11,11 +11,11 @@ from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.containers import Containers, judge_mounts, judge_variables, read_containers
 from ffdl_slurm.convert.directives import IMAGE, Options, read_directives
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
+from ffdl_slurm.convert.line_report import late_directives, no_image
 from ffdl_slurm.convert.manifest_keys import batch_keys, line_of, resources
 from ffdl_slurm.convert.output_variables import NO_IMAGE, NODES, TASKS
 from ffdl_slurm.convert.script_body import Body, read_body
 from ffdl_slurm.convert.script_writer import compare, write_script
-from ffdl_slurm.convert.line_report import late_directives, no_image
 from ffdl_slurm.convert.shell_tree import parse
 from ffdl_slurm.convert.task_layout import Layout, read_layout
 
@@ -108,7 +108,11 @@ def _place(one: Judged) -> tuple[int, int]:
 
 
 def _framework(source: Source, body: Body, named: str) -> dict[str, object]:
-    return {"name": "custom", "version": body.image or named or source.image or "custom", "command": _command(source, body)}
+    return {
+        "name": "custom",
+        "version": body.image or named or source.image or "custom",
+        "command": _command(source, body),
+    }
 
 
 def _image_of(options: Options, started: str) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ffdl_slurm.convert.tree_nodes import SUBSTITUTIONS, Node, ancestors, name_of, root_of, walk
+from tree_sitter import Node
+
+from ffdl_slurm.convert.tree_nodes import SUBSTITUTIONS, ancestors, name_of, root_of, walk
 
 SPEAKS = frozenset({"echo", "printf", ":", "true", "false", "logger", "which", "type", "hash", "module", "ml", "man"})
 """Commands that start none of the programs which their words name."""
@@ -36,7 +38,9 @@ def inert_ranges(root: Node, data: bytes) -> Ranges:
             found += _without_substitutions(node)
         elif node.type == "heredoc_body":
             body = data[node.start_byte : node.end_byte]
-            found += ((node.start_byte + one, node.start_byte + other) for one, other in inert_ranges(root_of(body), body))
+            found += (
+                (node.start_byte + one, node.start_byte + other) for one, other in inert_ranges(root_of(body), body)
+            )
     return sorted(found)
 
 
@@ -87,5 +91,3 @@ def _is_named(text: str, data: bytes) -> bool:
         if name and not name.isdigit() and name != "null" and data.count(name.encode()) > text.count(name):
             return True
     return False
-
-

@@ -198,9 +198,9 @@ def _judge_options(asked: dict[str, str | None], layout: Layout, step: Step) -> 
 def _tasks(asked: dict[str, str | None], layout: Layout) -> int | None:
     """Return the number of tasks of the step; None if it is not known before it runs."""
     nodes = asked.get("nodes", str(layout.nodes))
-    if layout.nodes > 1 or (nodes is not None and nodes.isdigit() and int(nodes) > 1):
-        if nodes not in (str(layout.nodes), f"{layout.nodes}-{layout.nodes}"):
-            raise NotUnderstood(f"srun's --nodes={nodes or 'of a variable'} asks for what is not the same for a learner")
+    several = layout.nodes > 1 or (nodes is not None and nodes.isdigit() and int(nodes) > 1)
+    if several and nodes not in (str(layout.nodes), f"{layout.nodes}-{layout.nodes}"):
+        raise NotUnderstood(f"srun's --nodes={nodes or 'of a variable'} asks for what is not the same for a learner")
     if "ntasks" in asked:
         value = asked["ntasks"]
         return int(value) if value is not None and value.isdigit() else None

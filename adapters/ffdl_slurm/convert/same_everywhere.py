@@ -8,21 +8,21 @@ from ffdl_slurm.convert.launch_command import NotUnderstood
 from ffdl_slurm.convert.shell_tree import Command, Read, Script, within
 
 _PRINTS = frozenset({
-    "echo", "printf", "date", "hostname", "pwd", "whoami", "uname", "nvidia-smi", "which", "type", "ls", "lscpu", "free",
-    "df", "nproc", "env", "printenv", "uptime", "numactl", "rocm-smi", "true", ":", "sleep", "wait", "head", "tail", "cat",
-    "sort", "grep", "tee", "id", "lspci", "ulimit", "umask", "command",
+    "echo", "printf", "date", "hostname", "pwd", "whoami", "uname", "nvidia-smi", "which", "type", "ls", "lscpu",
+    "free", "df", "nproc", "env", "printenv", "uptime", "numactl", "rocm-smi", "true", ":", "sleep", "wait", "head",
+    "tail", "cat", "sort", "grep", "tee", "id", "lspci", "ulimit", "umask", "command",
 })  # fmt: skip
 """Commands that change nothing, so that each learner may run them, and whose output may differ."""
 _SETS_UP = frozenset({
-    "export", "declare", "typeset", "readonly", "local", "unset", "set", "shopt", "alias", "hash", "test", "[", "module",
-    "ml", "source", ".", "conda", "mamba", "micromamba", "pyenv", "spack", "cd", "pushd", "popd", "mkdir", "exit",
-    "dirname", "basename", "shift", "deactivate", "sync", "false", "workon",
+    "export", "declare", "typeset", "readonly", "local", "unset", "set", "shopt", "alias", "hash", "test", "[",
+    "module", "ml", "source", ".", "conda", "mamba", "micromamba", "pyenv", "spack", "cd", "pushd", "popd", "mkdir",
+    "exit", "dirname", "basename", "shift", "deactivate", "sync", "false", "workon",
 })  # fmt: skip
 """Commands that set up a shell, or make what each learner needs for itself."""
 _SAME = frozenset({
     "scontrol", "expr", "basename", "dirname", "seq", "cut", "tr", "sed", "awk", "uniq", "wc", "bc", "paste",
-    "realpath", "readlink", "nproc", "conda", "mamba", "echo", "printf", "head", "tail", "cat", "sort",
-    "grep", "pwd", "which", "[", "test", "nvidia-smi", "git",
+    "realpath", "readlink", "nproc", "conda", "mamba", "echo", "printf", "head", "tail", "cat", "sort", "grep",
+    "pwd", "which", "[", "test", "nvidia-smi", "git",
 })  # fmt: skip
 """Commands whose output is the same in each learner, if they read the same files."""
 _DIFFERS = re.compile(
@@ -50,9 +50,7 @@ def check_statement(script: Script, start: int, end: int) -> None:
             _check_command(one)
         elif not _is_printed(one, prints):
             check_substituted(one)
-    check_variables(
-        [one for one in script.reads if start <= one.start < end and not within(one.start, prints)]
-    )
+    check_variables([one for one in script.reads if start <= one.start < end and not within(one.start, prints)])
 
 
 def _is_printed(one: Command, prints: list[tuple[int, int]]) -> bool:

@@ -240,7 +240,7 @@ def _drop_exec(reading: _Reading) -> None:
 
 def _read_everywhere(reading: _Reading) -> None:
     """Read a script for several nodes whose srun starts tasks on all of them: each learner runs it."""
-    script, layout = reading.script, reading.layout
+    script = reading.script
     steps = [one for one in script.commands if one.name == "srun" and not within(one.start, script.substituted)]
     hidden = next((one for one in steps if one.behind), None)
     if hidden is not None:
@@ -312,7 +312,13 @@ def _take_export(one: Command, reading: _Reading) -> bool:
     for word in one.words[1:]:
         name, equals, raw = word.raw.partition("=")
         value = literal(raw, {**_unknown(reading, known), **values}) if equals and name.isidentifier() else None
-        if value is None or why_refused(name) or name in _READ_VARIABLES or name in reading.env or not value.isprintable():
+        if (
+            value is None
+            or why_refused(name)
+            or name in _READ_VARIABLES
+            or name in reading.env
+            or not value.isprintable()
+        ):
             return False
         values[name] = value
     if not values or list(defaults_in(text, known)):
@@ -330,7 +336,13 @@ def _unknown(reading: _Reading, known: Known) -> dict[str, str | None]:
 
 
 def _judged(
-    script: Script, layout: Layout, given: Known, arguments: Sequence[str], changed: Mapping[int, Judged], *, whole: bool
+    script: Script,
+    layout: Layout,
+    given: Known,
+    arguments: Sequence[str],
+    changed: Mapping[int, Judged],
+    *,
+    whole: bool,
 ) -> tuple[Judged, ...]:
     lines = list(report_lines(script, layout, given, changed, whole=whole))
     missing = missing_arguments(script, arguments)
@@ -364,5 +376,3 @@ def _whole_file(text: str, whose: str) -> tuple[Judged, ...]:
         return ()
     shown = f"lines {first} to {len(text.splitlines())}"
     return (Judged(Origin.BODY, first, shown, Fate.MAPPED, "framework.command", f"{whose} runs them as they are"),)
-
-

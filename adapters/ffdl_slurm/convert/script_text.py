@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tree_sitter import Node
+
 from ffdl_slurm.convert.launch_command import Edit
 from ffdl_slurm.convert.shell_tree import Script
-from ffdl_slurm.convert.tree_nodes import Node, walk
+from ffdl_slurm.convert.tree_nodes import walk
 
 _SIMPLE = frozenset({"command", "declaration_command", "unset_command", "variable_assignment", "variable_assignments"})
 _QUOTED = frozenset({"string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "array"})

@@ -9,9 +9,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
 
+from tree_sitter import Node
+
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.convert.executed_text import SPEAKS, Ranges, blanked, inert_ranges
-from ffdl_slurm.convert.tree_nodes import SUBSTITUTIONS, Node, ancestors, root_of, text_of, walk
+from ffdl_slurm.convert.tree_nodes import SUBSTITUTIONS, ancestors, root_of, text_of, walk
 from ffdl_slurm.convert.word_text import literal_text
 
 LAUNCHERS = frozenset({
@@ -255,14 +257,14 @@ def _own_text(node: Node) -> str:
 def _assignment(node: Node, line: int) -> Assignment:
     name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
     places = _places(node)
-    if places[:1] == ["declaration_command"] and node.parent is not None:
-        places = _places(node.parent)
-    elif places[:1] == ["variable_assignments"] and node.parent is not None:
+    if places[:1] in (["declaration_command"], ["variable_assignments"]) and node.parent is not None:
         places = _places(node.parent)
     top = all(place in _PLAIN_PLACES for place in places)
     plain = name is not None and name.type == "variable_name" and "+=" not in text_of(node)[: len(text_of(name)) + 2]
     raw = text_of(value) if value is not None else ""
-    return Assignment(line, text_of(name) if name is not None else "", raw, text_of(node), node.start_byte, top and plain)
+    return Assignment(
+        line, text_of(name) if name is not None else "", raw, text_of(node), node.start_byte, top and plain
+    )
 
 
 def _lines(data: bytes, root: Node) -> Iterator[Line]:

@@ -1,4 +1,7 @@
-"""What of a script is lost without a line of the report. It shares nothing with the converter: it reads line by line."""
+"""What of a script is lost without a line of the report.
+
+It shares nothing with the converter: it reads line by line.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ffdl_batch.domain.conversion import Conversion, Fate, Judged, Origin
+from tests.proof.convert.running import LETTERS
 
 _PASSED = frozenset({
     "account", "array", "begin", "constraint", "dependency", "exclude", "licenses", "nodelist", "partition", "qos",
@@ -19,7 +23,9 @@ _BODY: Mapping[str, re.Pattern[str]] = {
         r"(?<![\w./-])(shifter\s+-|podman-hpc\s+run|docker\s+run|enroot\s+start|singularity\s+(exec|run)|apptainer\s+(exec|run))"
     ),
     "a home directory": re.compile(r"(?<![\w~=])~/|\$\{?HOME\}?/"),
-    "a directory of the host": re.compile(r"(?<![\w.$}/~:-])/(home|scratch|data|project|projects|work|gpfs|lustre|mnt|nfs|global)/\w"),
+    "a directory of the host": re.compile(
+        r"(?<![\w.$}/~:-])/(home|scratch|data|project|projects|work|gpfs|lustre|mnt|nfs|global)/\w"
+    ),
     "an argument": re.compile(r"(?<![\\\w'])\$(?:\{?[1-9]\b|[@*](?![\w\"]))"),
     "another job": re.compile(r"(?:^|[;&|(]\s*)sbatch\s"),
 }  # fmt: skip
@@ -46,9 +52,9 @@ def silently_lost(
 def _directives(text: str, judged: Sequence[Judged]) -> Iterator[str]:
     reported = {one.line for one in judged}
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("#SBATCH") and line[7:8].isspace() and not line[7:].strip().startswith(("#", "\\#")):
-            if line[7:].strip() and number not in reported:
-                yield f"line {number}: {line.strip()} is in no line of the report"
+        words = line[7:].strip() if line.startswith("#SBATCH") and line[7:8].isspace() else ""
+        if words and not words.startswith(("#", "\\#")) and number not in reported:
+            yield f"line {number}: {line.strip()} is in no line of the report"
 
 
 def _options(judged: Sequence[Judged], before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
@@ -56,14 +62,11 @@ def _options(judged: Sequence[Judged], before: Mapping[str, str], after: Mapping
         if after.get(name) == before[name] or not before[name].strip():
             continue
         told = [one for one in judged if one.fate is not Fate.MAPPED or one.reason]
-        if not any(re.match(rf"-{{1,2}}{name[: len(one.text)]}", one.text) or name in one.text for one in told):
-            if not _letter_told(name, told):
-                yield f"--{name}={before[name]} became {after.get(name)}"
+        if not any(name in one.text for one in told) and not _letter_told(name, told):
+            yield f"--{name}={before[name]} became {after.get(name)}"
 
 
 def _letter_told(name: str, told: Sequence[Judged]) -> bool:
-    from tests.proof.convert.running import LETTERS
-
     letters = [letter for letter, long in LETTERS.items() if long == name]
     return any(one.text.startswith(f"-{letter}") for letter in letters for one in told)
 

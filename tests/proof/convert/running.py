@@ -164,6 +164,7 @@ def run_script(
     spooled, records = place / "slurm_script", place / "records"
     head, line_break, rest = script.partition("\n")  # login files of this machine would replace PATH
     head = re.sub(r"^#! ?(/usr)?/bin/sh\b", "#!/bin/bash", re.sub(r" (-l|--login)$", "", head))  # sh reads no BASH_ENV
+    rest = rest.replace("bash -l ", "bash ")
     spooled.write_text(head + line_break + rest.replace(RUNSCRIPT, RUNSCRIPT[1:]))
     spooled.chmod(0o700)
     records.write_text("")

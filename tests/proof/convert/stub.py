@@ -128,9 +128,13 @@ def srun(argv: list[str]) -> int:
 
 def contain(argv: list[str]) -> int:
     verb, rest, options = argv[0], argv[1:], []
+    given: dict[str, str] = {}
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
-        if word not in CONTAINER_FLAGS and "=" not in word:
+        if word == "--env":
+            name, _, value = rest.pop(0).partition("=")
+            given[name] = value
+        elif word not in CONTAINER_FLAGS and "=" not in word:
             options.append([word, rest.pop(0)])
         elif word not in LIKEWISE:
             options.append([word])
@@ -139,7 +143,7 @@ def contain(argv: list[str]) -> int:
         return 0
     if verb == "run":
         rest.insert(0, f"{os.environ['SLURM_SUBMIT_DIR']}/.singularity.d/runscript")
-    env = {**os.environ, "STUB_CONTAINER": json.dumps([image, options])}
+    env = {**os.environ, **given, "STUB_CONTAINER": json.dumps([image, options])}
     return start(rest, env)
 
 

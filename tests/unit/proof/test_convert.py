@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.conversion import Conversion
+from ffdl_batch.domain.conversion import Conversion, Source
+from ffdl_slurm.convert.converter import create
 from tests.proof.convert.__main__ import main
 from tests.proof.convert.breaks import BREAKS
+from tests.proof.convert.lost import silently_lost
 from tests.proof.convert.running import Ran
-from tests.proof.convert.verdict import compare
+from tests.proof.convert.verdict import compare, resources_differ
 
 SHORT = ("assignments", "exports", "heredoc", "mpirun-nodes", "pyxis", "quoting", "srun-two-nodes", "tasks-on-a-node")
 
@@ -27,15 +29,15 @@ def test_convert_proof_accepts_correct_conversions(capsys: pytest.CaptureFixture
     assert main(_only(*SHORT)) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert said.out.splitlines()[0] == "8 scripts, 6 understood, 2 run whole"
-    assert said.out.splitlines()[1].endswith(", 0 wrong")
+    assert said.out.splitlines()[0] == "8 scripts, 8 understood, 0 run whole"
+    assert said.out.splitlines()[2] == "0 wrong, 0 silently lost"
 
 
 @pytest.mark.parametrize("broken", [FIRST, *(pytest.param(one, marks=pytest.mark.full) for one in OTHERS)])
 def test_convert_proof_detects_each_broken_conversion(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*_only("pyxis"), "--break", broken]) == 1
     said = capsys.readouterr()
-    assert said.out.splitlines()[1].endswith(", 1 wrong")
+    assert said.out.splitlines()[2].startswith("1 wrong, ")
     assert said.err.startswith("pyxis: ")
 
 
@@ -88,7 +90,7 @@ def test_convert_proof_ignores_random_argument_but_detects_changed_exit_status()
 def test_convert_proof_accepts_background_steps_on_two_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_only("background-nodes", "background-steps")) == 0
     assert main([*_only("background-nodes"), "--break", "environment"]) == 1
-    assert ", 1 wrong" in capsys.readouterr().out
+    assert "\n1 wrong, " in capsys.readouterr().out
 
 
 def test_convert_proof_reports_missing_corpus_or_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,3 +101,37 @@ def test_convert_proof_reports_missing_corpus_or_script(tmp_path: Path, capsys: 
     assert said[0].endswith(": /nope is not a directory: give one with batch scripts")
     assert said[1].endswith(f": {tmp_path} has no file that begins with #! and has #SBATCH")
     assert said[2].endswith(": the corpus has no script nope")
+
+
+LOSING = """\
+#!/bin/bash
+#SBATCH --partition=gpu --mail-user=a@b
+ssh node2 python x
+python ~/x.py --data /scratch/a $1
+echo /scratch/b
+"""
+
+
+def test_convert_proof_detects_losses_that_no_line_names() -> None:
+    before = {"partition": "gpu", "mail-user": "a@b"}
+    framework = {"framework": {"version": "custom"}}
+    lost = silently_lost(LOSING, Conversion(framework, ()), before, {"partition": "gpu"}, arguments=False)
+    assert [line.partition(" is in no line")[0] for line in lost] == [
+        "line 2: #SBATCH --partition=gpu --mail-user=a@b", "--mail-user=a@b became None", "line 3: another host",
+        "line 4: a home directory", "line 4: a directory of the host", "line 4: an argument",
+        "no line says that an image is needed",
+    ]  # fmt: skip
+
+
+def test_convert_proof_reports_no_loss_of_converted_script() -> None:
+    source = Source(LOSING, "job.sh", image="custom")
+    assert silently_lost(LOSING, create().convert(source), {}, {}, arguments=False) == []
+
+
+def test_convert_proof_detects_other_tasks_and_gpus() -> None:
+    environ = {"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS": "8"}
+    batch = {"env": {"SLURM_NTASKS": "8"}}
+    assert resources_differ({"learners": 2, "gpus": 4, "batch": batch}, environ) == []
+    assert resources_differ({"learners": 1, "gpus": 2, "batch": {}}, environ) == [
+        "nodes: 2 became 1", "GPUs of a node: 4 became 2", "tasks: 8 became None",
+    ]  # fmt: skip
