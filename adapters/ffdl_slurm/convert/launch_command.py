@@ -146,6 +146,7 @@ def _option(rest: list[Word], known: Known) -> list[tuple[str, str | None]]:
             raise NotUnderstood(f"srun's {word.raw} steers what no learner has")
         if name in FLAGS:
             found.append((name, ""))
+            letters = letters.lstrip("01") if name == "kill-on-bad-exit" else letters
             continue
         found.append((name, literal(letters.removeprefix("="), known) if letters else _next(word.raw, rest, known)))
         letters = ""
@@ -173,7 +174,7 @@ def _judge_options(asked: dict[str, str | None], layout: Layout, step: Step) -> 
     ntasks = _tasks(asked, layout)
     if several and ntasks != layout.ntasks:
         raise NotUnderstood(f"srun starts {_asked_text(asked)}, and the job has {layout.ntasks} tasks")
-    step.stays = ntasks is None or ntasks != layout.nodes
+    step.stays = ntasks is None or ntasks != layout.nodes or ntasks != layout.ntasks
     for name, value in asked.items():
         if name in ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node"):
             continue

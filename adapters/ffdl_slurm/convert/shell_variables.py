@@ -48,8 +48,9 @@ def known_variables(script: Script, inputs: Known, offset: int | None = None) ->
     A variable that is also set elsewhere, in a condition or a loop, has none."""
     text = "\n".join(line.text for line in script.lines)
     places = Counter(match[1] or match[2] for match in _SETS.finditer(text))
+    defaults = Counter(re.findall(r"\$\{(\w+):?=", text))  # they set what is not set yet
     certain = {name for name, count in Counter(one.name for one in script.assignments if one.top).items()
-               if count == places[name]}  # fmt: skip
+               if count == places[name] - defaults[name]}  # fmt: skip
     known: dict[str, str | None] = {**inputs, **{name: None for name in places if name not in certain}}
     known |= {name: None for name in certain if name not in inputs}
     own = {name: inputs[name] for name in places if name in inputs}

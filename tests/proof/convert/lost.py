@@ -62,7 +62,7 @@ def _options(judged: Sequence[Judged], before: Mapping[str, str], after: Mapping
         if after.get(name) == before[name] or not before[name].strip():
             continue
         told = [one for one in judged if one.fate is not Fate.MAPPED or one.reason]
-        if not any(name in one.text for one in told) and not _letter_told(name, told):
+        if not any(name in one.text.lower().replace("_", "-") for one in told) and not _letter_told(name, told):
             yield f"--{name}={before[name]} became {after.get(name)}"
 
 
@@ -84,7 +84,9 @@ def _body(text: str, judged: Sequence[Judged], *, arguments: bool) -> Iterator[s
         if number == 1 or not ran.strip() or _DATA.search(ran):
             continue
         for what, pattern in _BODY.items():
-            if not pattern.search(ran) or (what == "an argument" and (arguments or _in_function(text, number))):
+            if not pattern.search(re.sub(r"'[^']*'", "''", ran)) or (
+                what == "an argument" and (arguments or _in_function(text, number))
+            ):
                 continue
             if not _reported(number, body):
                 yield f"line {number}: {what} is in no line of the report: {ran.strip()[:60]}"
