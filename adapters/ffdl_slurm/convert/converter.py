@@ -11,9 +11,8 @@ from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.containers import Containers, judge_mounts, judge_variables, read_containers
 from ffdl_slurm.convert.directives import IMAGE, Options, read_directives
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
-from ffdl_slurm.convert.line_report import late_directives, no_image
 from ffdl_slurm.convert.manifest_keys import batch_keys, line_of, resources
-from ffdl_slurm.convert.output_variables import NO_IMAGE, NODES, TASKS
+from ffdl_slurm.convert.output_variables import NODES, TASKS
 from ffdl_slurm.convert.script_body import Body, read_body
 from ffdl_slurm.convert.script_writer import compare, write_script
 from ffdl_slurm.convert.shell_tree import parse
@@ -48,16 +47,13 @@ class SbatchConverter:
         manifest: dict[str, object] = {"name": line_of(options, "job-name") or source.name, **resources(layout)}
         named = _image_of(options, body.image)
         containers = read_containers(script, named, source.image, given | arguments) if body.wrapped else Containers()
-        framework = _framework(source, body, named or containers.image)
-        manifest["framework"] = framework
+        manifest["framework"] = _framework(source, body, named or containers.image)
         batch |= _of_body(source, body, layout, batch)
         _drop_replaced_secrets(batch)
         manifest["batch"] = batch
         mounts = containers.judged if body.wrapped else judge_mounts(script)
-        everything = [*options.judged(), *directives.judged, *late_directives(source.text), *body.judged, *mounts]
+        everything = [*options.judged(), *directives.judged, *body.judged, *mounts]
         everything += judge_variables(script)
-        if framework["version"] == NO_IMAGE:
-            everything.append(no_image())
         judged = sorted(everything, key=_place)
         return Conversion(manifest, tuple(judged), body.wrapped, bool(body.image))
 

@@ -21,7 +21,6 @@ _SENT = (
 )
 _LOGIN = "learners have no sshd: start programs on the other nodes with srun"
 _HOSTS = "its workers are started by ssh or by a list of hosts, and learners have no sshd: use srun, torchrun or mpirun"
-_LATE = "sbatch reads no directive after the first command; move it up if it is meant"
 _VARIABLES = re.compile(r"\bSLURM_\w+")
 _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform restarts jobs; batch.retry sets how often"),
@@ -97,15 +96,6 @@ def _with_paths(one: Judged, text: str) -> Judged:
     )
 
 
-def late_directives(text: str) -> Iterator[Judged]:
-    """Yield the ``#SBATCH`` lines that sbatch does not read."""
-    begun = False
-    for number, line in enumerate(text.split("\n"), 1):
-        if begun and line.startswith("#SBATCH"):
-            yield Judged(Origin.SCRIPT, number, line.strip(), Fate.DROPPED, "", _LATE)
-        begun = begun or bool(line.strip() and not line.lstrip().startswith("#"))
-
-
 def missing_arguments(script: Script, arguments: Sequence[str]) -> dict[int, str]:
     """Return, by line, the remark on arguments that the script reads and is not given."""
     found: dict[int, str] = {}
@@ -115,12 +105,3 @@ def missing_arguments(script: Script, arguments: Sequence[str]) -> dict[int, str
         if not arguments or (one.name.isdigit() and int(one.name) > len(arguments)):
             found.setdefault(one.line, f"${one.name} is empty, as the script is given no such argument")
     return found
-
-
-def no_image(reason: str = "") -> Judged:
-    """Return the remark that no image is known."""
-    why = reason or "the script names none that learners can run in"
-    return Judged(
-        Origin.SCRIPT, 0, "image", Fate.APPROXIMATED, "framework.version",
-        f"this job needs an image: {why}; name one by --image",
-    )  # fmt: skip

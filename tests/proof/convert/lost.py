@@ -42,10 +42,6 @@ def silently_lost(
     found = [*_directives(text, conversion.judged), *_options(conversion.judged, before, after)]
     if not any("#!/bin/" in line and "csh" in line for line in text.splitlines()[:1]):
         found += _body(text, conversion.judged, arguments=arguments)
-    framework = conversion.manifest["framework"]
-    assert isinstance(framework, Mapping)
-    if framework["version"] == "custom" and not any("image" in one.reason for one in conversion.judged):
-        found.append("no line says that an image is needed")
     return found
 
 

@@ -257,15 +257,6 @@ def test_convert_reports_what_learners_lack_at_its_line(line: str, reason: str, 
     assert any(reason in one.reason and one.fate is not Fate.MAPPED for one in found), found
 
 
-def test_convert_reports_late_directives_and_missing_image() -> None:
-    found = convert("#SBATCH -t 1", "python x", "#SBATCH --mem=4G", image="")
-    late = [one for one in found.judged if one.line == 4]
-    assert [(one.fate, "after the first command" in one.reason) for one in late] == [(Fate.DROPPED, True)]
-    assert "memory" not in found.manifest
-    assert "this job needs an image" in found.judged[0].reason
-    assert not any("needs an image" in one.reason for one in convert("python x", image="base").judged)
-
-
 @pytest.mark.parametrize("text", ["$(echo ", '"$(echo ', "$(\necho "])
 def test_convert_reads_deeply_nested_substitutions(text: str) -> None:
     deep = f"echo {text * 1000}x{(')' + chr(34) * text.startswith(chr(34))) * 1000}"
