@@ -47,7 +47,7 @@ def silently_lost(
 
 def _directives(text: str, judged: Sequence[Judged]) -> Iterator[str]:
     reported = {one.line for one in judged}
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in _outside_documents(text):
         words = line[7:].strip() if line.startswith("#SBATCH") and line[7:8].isspace() else ""
         if words and not words.startswith(("#", "\\#")) and number not in reported:
             yield f"line {number}: {line.strip()} is in no line of the report"
@@ -69,13 +69,7 @@ def _letter_told(name: str, told: Sequence[Judged]) -> bool:
 
 def _body(text: str, judged: Sequence[Judged], *, arguments: bool) -> Iterator[str]:
     body = sorted((one for one in judged if one.origin is Origin.BODY), key=lambda one: one.line)
-    inside = ""
-    for number, line in enumerate(text.split("\n"), 1):
-        if inside:
-            inside = "" if line.strip() == inside else inside
-            continue
-        document = re.search(r"<<-?\s*['\"\\]?(\w+)", line)
-        inside = document[1] if document and "<<<" not in line else ""
+    for number, line in _outside_documents(text):
         ran = _COMMENT.sub("", line)
         if number == 1 or not ran.strip() or _DATA.search(ran):
             continue
@@ -86,6 +80,18 @@ def _body(text: str, judged: Sequence[Judged], *, arguments: bool) -> Iterator[s
                 continue
             if not _reported(number, body):
                 yield f"line {number}: {what} is in no line of the report: {ran.strip()[:60]}"
+
+
+def _outside_documents(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines with their numbers, without those of here-documents."""
+    inside = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if inside:
+            inside = "" if line.strip() == inside else inside
+            continue
+        document = re.search(r"<<-?\s*['\"\\]?(\w+)", line)
+        inside = document[1] if document and "<<<" not in line else ""
+        yield number, line
 
 
 def _reported(number: int, body: Sequence[Judged]) -> bool:
