@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ffdl_batch.domain.metrics.learner_reports import FASTEST, SLOWEST
 from ffdl_batch.elastic.step_times import StepTimes
 from ffdl_batch.elastic.throughput_model import Measurement
 
@@ -58,3 +63,26 @@ def test_unmeasured_kind_has_finite_times_which_fall_with_gpus() -> None:
 
 def test_most_gpus_is_that_of_all_measurements() -> None:
     assert measured((2, 8, 1.0), (1, 8, 1.0)).most_gpus == 2
+
+
+@given(
+    sizes=st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 3, 8, 1000]),
+            st.sampled_from([1, 2, 8]),
+            st.sampled_from([1, 64, 2**31 - 1]),
+            st.floats(math.log10(SLOWEST), math.log10(FASTEST)),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_speeds_that_contradict_each_other_give_finite_step_times(
+    sizes: list[tuple[int, int, int, float]],
+) -> None:
+    times = StepTimes()
+    for nodes, per_node, batch, speed in sizes:
+        gpus = nodes * per_node
+        times.add(Measurement(nodes, gpus, batch, batch * gpus / 10**speed))
+    found = times.predict(np.array([1, 2, 4, 16]), np.array([1, 2, 16, 16]), np.array([1, 64, 4096, 16])).step_s
+    assert np.isfinite(found).all() and (found > 0).all()
