@@ -207,7 +207,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls, RemovalCalls):
             return archive.digest
 
     def send(self, submissions: Sequence[Submission]) -> builtins.list[SubmissionResult]:
-        """Send submissions whose archive is uploaded, at most 100 in a request. Return the results in order."""
+        """Send submissions whose archive is uploaded, at most 500 in a request. Return the results in order."""
         results: builtins.list[SubmissionResult] = []
         for part in cut_into_requests(submissions):
             body = {"submissions": [to_plain(submission) for submission in part]}
