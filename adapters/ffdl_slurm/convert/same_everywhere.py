@@ -19,6 +19,8 @@ _SETS_UP = frozenset({
     "exit", "dirname", "basename", "shift", "deactivate", "sync", "false", "workon",
 })  # fmt: skip
 """Commands that set up a shell, or make what each learner needs for itself."""
+PREPARES = _PRINTS | _SETS_UP
+"""Commands that need nothing of an image but a shell."""
 _SAME = frozenset({
     "scontrol", "expr", "basename", "dirname", "seq", "cut", "tr", "sed", "awk", "uniq", "wc", "bc", "paste",
     "realpath", "readlink", "nproc", "conda", "mamba", "echo", "printf", "head", "tail", "cat", "sort", "grep",
@@ -68,7 +70,7 @@ def check_substituted(one: Command) -> None:
 def _check_command(one: Command) -> None:
     if not one.words:
         return
-    if one.name in _PRINTS | _SETS_UP and not one.redirected:
+    if one.name in PREPARES and not one.redirected:
         file = one.words[1].raw if one.name in ("source", ".") and len(one.words) > 1 else ""
         if file.strip("\"'").endswith(".sh") and not re.search(r"conda|mamba|profile", file):
             raise NotUnderstood(f"{file} may start steps", one.line)

@@ -17,7 +17,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.launch_command import CONTAINERS, Edit, NotUnderstood, Step, read_step
 from ffdl_slurm.convert.line_report import missing_arguments, report_lines
-from ffdl_slurm.convert.same_everywhere import check_statement, check_substituted, check_variables
+from ffdl_slurm.convert.same_everywhere import PREPARES, check_statement, check_substituted, check_variables
 from ffdl_slurm.convert.script_text import command_text
 from ffdl_slurm.convert.shell_tree import Command, Script, within
 from ffdl_slurm.convert.shell_variables import (
@@ -29,6 +29,7 @@ from ffdl_slurm.convert.shell_variables import (
     with_remark,
 )
 from ffdl_slurm.convert.task_layout import Layout
+from ffdl_slurm.convert.whole_scripts import VERBS, check_script
 
 _SHELLS = frozenset({"sh", "bash"})
 _OPTIONS = re.compile(r"-[lexuv]+|--login")
@@ -36,21 +37,12 @@ _MASTER = re.compile(
     r"\$\(\s*scontrol\s+show\s+host(names?)\s+(\"?\$\{?SLURM_(JOB_)?NODELIST\}?\"?)?\s*\|\s*head\s+(-n\s*1|-1|-n1)\s*\)"
     r"|\$\(\s*hostname(\s+-s)?\s*\)|\$\{?SLURMD_NODENAME\}?|`\s*hostname(\s+-s)?\s*`"
 )
-_OTHERS_CONTAINERS = frozenset({"docker", "podman", "podman-hpc", "enroot", "shifter", "nerdctl", "udocker", "ch-run"})
-_REMOTE = frozenset({"ssh", "pdsh", "clush", "pssh", "rsh"})
-_ASKS_SLURM = frozenset({"scancel", "scontrol", "sbatch", "salloc"})
-_VERBS = frozenset({"exec", "run", "shell", "test", "instance", "start", "create"})
 _TRANSPARENT = frozenset({"time", "nohup", "nice", "env", "numactl", "timeout", "stdbuf", "exec", "ionice", "taskset"})
 """Programs that start the command behind their options and give it all that they have."""
 _READ_VARIABLES = frozenset(
     {"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "SHELL", "IFS", "BASH_ENV", "ENV", *PROTECTED}
 )
 """Variables that the platform sets or extends, or that its shell reads: the command sets them."""
-_HOLDS_PYXIS = re.compile(
-    r"\s*(?:(?:export|declare|readonly|local)\s+(?:-\w+\s+)*)?(?:\w+\+?=|--container-).*--(?:no-)?container-|\s*--(?:no-)?container-",
-    re.DOTALL,
-)
-_ITS_NAME = re.compile(r"0|BASH_SOURCE|BASH_ARGV\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +87,7 @@ def read_body(script: Script, arguments: Sequence[str], layout: Layout, given: K
     inputs = {**given, **{str(number): one for number, one in enumerate(arguments, 1)}}
     reading = _Reading(script, layout, {**_of_sbatch(layout), **inputs}, given)
     try:
-        _check_script(script)
+        check_script(script)
         if not any(one.name == "srun" for one in script.commands) or layout.nodes == 1:
             alone = layout.nodes > 1
             _read_once(reading)
@@ -143,31 +135,6 @@ def _of_sbatch(layout: Layout) -> dict[str, str]:
     return {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(layout.ntasks)}
 
 
-def _check_script(script: Script) -> None:
-    """Raise NotUnderstood for what no learner can do in place of the batch script."""
-    if script.problem:
-        raise NotUnderstood(f"line {script.problem} is not understood as bash")
-    if not script.lines:
-        raise NotUnderstood("it has no command")
-    printed = [(one.start, one.end) for one in script.commands if one.name in ("echo", "printf") and not one.redirected]
-    for read in script.reads:
-        if _ITS_NAME.fullmatch(read.name) and not within(read.start, printed):
-            raise NotUnderstood(f"it reads its own name: ${read.name}", read.line)
-    for one in script.commands:
-        verb = one.words[1].value if len(one.words) > 1 else ""
-        if one.name in _ASKS_SLURM and not (one.name == "scontrol" and verb == "show"):
-            raise NotUnderstood(f"{one.name} asks Slurm, which learners cannot reach", one.line)
-        if one.name in _REMOTE:
-            raise NotUnderstood(f"{one.name} starts commands on other hosts", one.line)
-        if one.name in _OTHERS_CONTAINERS and (one.name == "shifter" or verb in _VERBS or one.name == "ch-run"):
-            raise NotUnderstood(f"{one.behind or one.name} starts a container of its own", one.line)
-        if one.name == "trap":
-            raise NotUnderstood("it traps signals or its end", one.line)
-    for line, text in zip(script.lines, script.executed(), strict=True):
-        if _HOLDS_PYXIS.match(text) and not re.search(r"\bsrun\s", text):
-            raise NotUnderstood("a variable holds options of Pyxis", line.number)
-
-
 def _read_once(reading: _Reading) -> None:
     """Read a script that the first learner alone runs, as sbatch does on the first node."""
     script, layout = reading.script, reading.layout
@@ -176,7 +143,7 @@ def _read_once(reading: _Reading) -> None:
             _check_alone(one)
         if one.name not in CONTAINERS and one.name != "srun":
             continue
-        if one.name in CONTAINERS and not any(word.value in _VERBS for word in one.words[1:6]):
+        if one.name in CONTAINERS and not any(word.value in VERBS for word in one.words[1:6]):
             if not one.behind and any(word.value in ("build", "pull") for word in one.words[1:4]):
                 raise NotUnderstood(f"{one.name} builds or pulls an image", one.line)
             continue
@@ -188,6 +155,22 @@ def _read_once(reading: _Reading) -> None:
             continue  # read with its srun
         _take_step(one, _step_of(one, reading), reading)
     _drop_exec(reading)
+    _report_shared_image(reading)
+
+
+def _report_shared_image(reading: _Reading) -> None:
+    """Note at the lines that name the image that other programs of the script run in it, too."""
+    script = reading.script
+    held = [one for one in script.commands if one.name in CONTAINERS or one.name == "srun"]
+    others = [
+        one for one in script.commands
+        if one.words and one.name not in PREPARES and not any(other.start <= one.start < other.end for other in held)
+    ]  # fmt: skip
+    for number, one in reading.changed.items():
+        if others and reading.image and "framework.version" in one.to:
+            reading.changed[number] = with_remark(
+                one, f"{others[0].name or 'others'} and the like run in this image, too"
+            )
 
 
 def _starts(srun: Command, one: Command) -> bool:

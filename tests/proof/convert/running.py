@@ -21,7 +21,7 @@ RUNSCRIPT = "/.singularity.d/runscript"
 """What an image starts; here a stub, by its name in the directory of the job."""
 TOOLS = [
     "awk", "basename", "bash", "cat", "cut", "date", "dirname", "env", "expr", "false", "grep", "head", "id", "ls",
-    "mkdir", "mktemp", "paste", "printf", "pwd", "readlink", "realpath", "sed", "seq", "sh", "sort", "tail", "tee",
+    "mkdir", "mktemp", "paste", "printf", "pwd", "readlink", "realpath", "sed", "seq", "sort", "tail", "tee",
     "tr", "true", "uname", "uniq", "wc", "which", "xargs",
 ]  # fmt: skip
 """What scripts find of this machine; nothing of it takes anything away."""
@@ -207,6 +207,7 @@ def _furnish(work: Path, programs: Path) -> None:
     for program in PROGRAMS:
         text = f'#!/bin/sh\nexec {sys.executable} -I -S {HERE / "stub.py"} {program} "$@"\n'
         (programs / program).write_text(text)
+    (programs / "sh").write_text(f'#!/bin/sh\nexec {shutil.which("bash")} "$@"\n')  # another sh reads no BASH_ENV
     for file in programs.iterdir():
         file.chmod(0o755)
     for tool in TOOLS:

@@ -102,6 +102,8 @@ def test_convert_maps_command_and_image_without_wrapping(options: str, line: str
         ("", ["trap 'kill 0' EXIT", "python x"], "it traps signals or its end (line 3)"),
         ("", ["exec python x", "python y"], "exec ends the script before its last command (line 3)"),
         ("", ["if a; then"], "is not understood as bash"),
+        ("", ["echo \x1b[1m", "python x"], "it has control characters, which no manifest holds (line 3)"),
+        ("", ["python x", f"echo {'x' * 66000}"], "it has more than 64 KiB, too much for a command"),
         ("", [], "it has no command"),
     ],
 )  # fmt: skip

@@ -152,3 +152,11 @@ def test_convert_approximates_cpu_binding_without_wrapping_script(option: str) -
     found = convert(f"srun {option} python x")
     assert found.wrapped == ""
     assert (found.judged[-1].fate, "binds nothing" in found.judged[-1].reason) == (Fate.APPROXIMATED, True)
+
+
+def test_convert_reports_programs_that_run_in_image_of_another_command() -> None:
+    found = convert("module load a", "python prepare.py", "apptainer exec /x.sif python y")
+    assert (found.wrapped, image_of(found)) == ("", "/x.sif")
+    assert "python and the like run in this image, too" in found.judged[-1].reason
+    alone = convert("module load a", "apptainer exec /x.sif python y")
+    assert "run in this image" not in alone.judged[-1].reason
