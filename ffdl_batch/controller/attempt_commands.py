@@ -38,6 +38,9 @@ def main(arguments: List[str]) -> int:
         command.add_argument("--launch", required=True, help="the launch file")
         if name == "node":
             command.add_argument("--rank", type=int, help="the node's rank; else from the scheduler's variable")
+        if name == "head":
+            words = "exit with 0 even if the attempt failed, so that the scheduler does not start it again"
+            command.add_argument("--exit-zero", action="store_true", help=words)
         if name == "upload":
             words = "write the final record if a killed head wrote none: if everything is stored, or always"
             command.add_argument("--final-record", choices=("when-stored", "always"), default="", help=words)
@@ -54,7 +57,10 @@ def main(arguments: List[str]) -> int:
     try:
         if options.command == "upload":
             return _upload(launch, options.final_record)
-        return _head(launch, path) if options.command == "head" else _node(launch, path, options.rank)
+        if options.command == "head":
+            status = _head(launch, path)
+            return 0 if options.exit_zero else status
+        return _node(launch, path, options.rank)
     except LaunchFileError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")
         return EXIT_BAD_LAUNCH_FILE

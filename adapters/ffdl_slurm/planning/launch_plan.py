@@ -87,7 +87,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         health=f"{settings.network_dir}/health",
         succession=_succession(request, settings, node),
     )
-    command = (*controller, "head", "--launch", request.attempt_dir.launch)
+    command = (*controller, *_head_words(request), "--launch", request.attempt_dir.launch)
     named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
     script = render_script(batch_options(request, settings, node, mark), command, named)
     doubts = (*unknown_files(node, settings), *_hints(request, node))
@@ -104,6 +104,12 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     return replace(plan, array_script=array_script, array_index=spec.element.index)
 
 
+def _head_words(request: LaunchRequest) -> tuple[str, ...]:
+    """Return the command of the head. With ``--requeue=expedite`` Slurm starts every job again whose script fails, also
+    after the training has failed, so it must not see that."""
+    return ("head", "--exit-zero") if request.spec.batch.expedite else ("head",)
+
+
 def _array_script(
     request: LaunchRequest, directory: ArrayDir, settings: SlurmSettings, node: NodeRequest, mark: str
 ) -> str:
@@ -112,7 +118,7 @@ def _array_script(
     chunk = directory.chunk(UNNUMBERED)
     whole = replace(request, token=chunk_name(request.spec.element.array, UNNUMBERED), attempt_dir=chunk)
     options = batch_options(whole, settings, node, mark, as_array=True)
-    command = (request.facts.python, *request.facts.controller, "head", "--launch")
+    command = (request.facts.python, *request.facts.controller, *_head_words(request), "--launch")
     return render_array_script(options, command, chunk.tasks, "" if request.spec.batch.output else BATCH_LOG)
 
 

@@ -14,6 +14,7 @@ from ffdl_batch.domain.job.job import JobId, Token, attempt_token
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.launch.launch_file import TEMPLATE, Succession, decode, succeed
 from ffdl_batch.domain.launch.limits import LeadFrom
+from ffdl_batch.domain.quantity import UNLIMITED_S, WHOLE_NODE
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_slurm.planning.launch_plan import make_plan
@@ -80,6 +81,15 @@ def test_plan_passes_numeric_options_of_sbatch_as_they_are() -> None:
     found = options(request(batch=BatchOptions(slurm_args=words)))
     names = [word[2:].partition("=")[0] for word in words]
     assert [f"--{name}" + (f"={found[name]}" if found[name] else "") for name in names] == list(words)
+
+
+def test_plan_hides_failure_of_training_from_slurm_only_if_it_expedites_requeues() -> None:
+    batch = BatchOptions(requeue=True, expedite=True, time_s=UNLIMITED_S)
+    plan = make_plan(request(small(memory_bytes=WHOLE_NODE), batch), SlurmSettings())
+    asked = {option.name: option.value for option in parse_options(plan.script)}
+    assert (asked["requeue"], asked["time"], asked["mem"]) == ("expedite", "UNLIMITED", "0M")
+    assert " head --exit-zero --launch " in plan.script
+    assert " head --launch " in make_plan(request(small(), BatchOptions(requeue=True)), SlurmSettings()).script
 
 
 def test_plan_uses_site_defaults_for_unset_options_and_configured_fence_and_kill_wait() -> None:
