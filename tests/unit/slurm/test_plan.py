@@ -84,12 +84,17 @@ def test_plan_passes_numeric_options_of_sbatch_as_they_are() -> None:
 
 
 def test_plan_hides_failure_of_training_from_slurm_only_if_it_expedites_requeues() -> None:
-    batch = BatchOptions(requeue=True, expedite=True, time_s=UNLIMITED_S)
+    batch = BatchOptions(requeue=True, expedite=True)
     plan = make_plan(request(small(memory_bytes=WHOLE_NODE), batch), SlurmSettings())
     asked = {option.name: option.value for option in parse_options(plan.script)}
-    assert (asked["requeue"], asked["time"], asked["mem"]) == ("expedite", "UNLIMITED", "0M")
+    assert (asked["requeue"], asked["mem"]) == ("expedite", "0M")
     assert " head --exit-zero --launch " in plan.script
     assert " head --launch " in make_plan(request(small(), BatchOptions(requeue=True)), SlurmSettings()).script
+
+
+def test_plan_refuses_job_without_limit_on_partition_with_one() -> None:
+    with pytest.raises(InvalidRequest, match="batch.time: UNLIMITED is over the limit of main, 01:00:00"):
+        make_plan(request(small(), BatchOptions(time_s=UNLIMITED_S)), SlurmSettings())
 
 
 def test_plan_uses_site_defaults_for_unset_options_and_configured_fence_and_kill_wait() -> None:
