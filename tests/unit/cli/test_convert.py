@@ -21,7 +21,8 @@ NO_IMAGE = (
     "script: approximated: no image -> framework.version (the job needs an image with its software, and none is named: "
     "name one by --image)"
 )
-PIPE = "#!/bin/bash\n#SBATCH -t 5\npython train.py | tee log\n"
+WHOLE = "#!/bin/bash\n#SBATCH -t 5\nsource ./other.sh; python $0\n"
+"""A script that runs whole: it reads its own name."""
 
 
 @pytest.fixture
@@ -88,11 +89,11 @@ def test_convert_applies_command_line_and_environment_options(script: Path) -> N
 def test_convert_copies_whole_script_unchanged_into_model_dir_unless_it_has_other_file_of_same_name(
     script: Path, tmp_path: Path
 ) -> None:
-    script.write_text(PIPE)
+    script.write_text(WHOLE)
     model = tmp_path / "model"
     done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--model-dir", model, "--", "-a", "b c")
     assert done.returncode == 0
-    assert "the whole script runs unchanged: it is given arguments" in done.stdout
+    assert "the whole script runs unchanged: it reads its own name: $0 (line 3)" in done.stdout
     assert (model / "job.sbatch").read_bytes() == script.read_bytes()
     command = yaml.safe_load((tmp_path / "m.yml").read_text())["framework"]["command"]
     assert command == "bash job.sbatch -a 'b c'"
@@ -132,14 +133,13 @@ def test_convert_reports_here_document_as_one_line(script: Path, tmp_path: Path)
     script.write_text("#!/bin/bash\ncat <<EOF\na\nb\nEOF\npython x\n")
     done = run(FFDL, "convert", "job.sbatch", "-o", "m.yml", cwd=tmp_path)
     assert done.stdout.splitlines() == [
-        "job.sbatch:2: mapped: cat <<EOF a b EOF -> framework.command (it runs as it is)",
-        "job.sbatch:6: mapped: python x -> framework.command (it runs as it is)",
+        "job.sbatch:2: mapped: cat <<EOF a b EOF -> framework.command",
+        "job.sbatch:6: mapped: python x -> framework.command",
         NO_IMAGE,
         "2 mapped, 1 approximated, 0 dropped",
-        "the whole script runs unchanged: line 2 has a here-document",
     ]
 
 
 def test_convert_names_script_from_standard_input_job_sh() -> None:
-    done = run(FFDL, "convert", "-", "--report", "none", text=PIPE)
+    done = run(FFDL, "convert", "-", "--report", "none", text=WHOLE)
     assert yaml.safe_load(done.stdout)["framework"]["command"] == "bash job.sh"
