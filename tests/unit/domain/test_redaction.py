@@ -160,7 +160,7 @@ def test_redactor_takes_time_of_ordinary_text_for_hostile_text(piece: str) -> No
     redactor = Redactor(["known-value"])
 
     def cpu_s(piece: str) -> float:
-        text = f"-----END {piece * (100_000 // len(piece))} known-value"
+        text = f"-----END {piece * (30_000 // len(piece))} known-value"
         begin = time.thread_time()
         clean = redactor.clean(text)
         taken = time.thread_time() - begin
