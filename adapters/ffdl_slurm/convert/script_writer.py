@@ -162,6 +162,8 @@ def _commands(spec: JobSpec, contained: bool) -> list[str]:
         raise CannotConvert("its roles are several programs, and a step of srun is one", "write a script for each")
     container = _container(spec) if contained else ""
     wrapped = f"{container}bash -c {shlex.quote(command)}" if container else command
+    if NODES in spec.batch.env and count > 1 and not spec.batch.roles:  # its srun starts tasks on all nodes
+        return [_MASTER, wrapped]
     if count == 1 or busy or NODES in spec.batch.env:
         return [wrapped]
     step = f"srun --nodes={count} --ntasks={count} --ntasks-per-node=1 {container}bash -c {shlex.quote(command)}"

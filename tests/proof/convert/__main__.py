@@ -110,7 +110,8 @@ def try_case(
             wrong = compare(first, second, conversion, third, beside=beside)
     old, new = options_of(case.text, case.options, case.environ), options_of(again, (), {})
     if breaking is None:
-        wrong += resources_differ(manifest, slurm_environment(old, name, Path("/")))
+        environ = slurm_environment(old, name, Path("/"))
+        wrong += resources_differ(manifest, environ, exclusive="exclusive" in old)
     return conversion, wrong, silently_lost(case.text, conversion, old, new, arguments=bool(case.arguments))
 
 

@@ -30,6 +30,8 @@ _OF_DIRECTIVES = {
     "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET", "dependency": "SLURM_JOB_DEPENDENCY",
 }  # fmt: skip
 """Variables of directives that may be dropped, which the report says then."""
+_OF_GPUS = {"CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE"}
+"""A job with --exclusive has all GPUs of its nodes; their number is in its commands, or the report asks for it."""
 
 Record = Mapping[str, object]
 
@@ -88,9 +90,11 @@ def _without_told(record: Record, conversion: Conversion) -> Record:
     return {**record, "env": {**env, "STUB_CONTAINER": json.dumps([image, left])}}
 
 
-def resources_differ(manifest: Mapping[str, object], environ: Mapping[str, str]) -> list[str]:
+def resources_differ(
+    manifest: Mapping[str, object], environ: Mapping[str, str], *, exclusive: bool = False
+) -> list[str]:
     """Return a line for each count of nodes, tasks of a node or GPUs in which a manifest differs from the script.
-    `environ` are Slurm's variables of the script."""
+    `environ` are Slurm's variables of the script; with --exclusive it has GPUs that no option counts."""
     batch = manifest["batch"]
     env = batch.get("env", {}) if isinstance(batch, Mapping) else {}
     nodes = environ["SLURM_JOB_NUM_NODES"]
@@ -101,6 +105,8 @@ def resources_differ(manifest: Mapping[str, object], environ: Mapping[str, str])
     }
     if pairs["tasks"] == (None, "1"):  # of a script for one node whose srun starts one task
         del pairs["tasks"]
+    if "SLURM_GPUS_ON_NODE" not in environ and exclusive:
+        del pairs["GPUs of a node"]
     return [f"{what}: {old} became {new}" for what, (old, new) in pairs.items() if old != new]
 
 
@@ -179,6 +185,7 @@ def _told(conversion: Conversion) -> set[str]:
     for one in conversion.judged:
         if one.origin is not Origin.BODY and one.fate is not Fate.MAPPED:
             found |= {variable for name, variable in _OF_DIRECTIVES.items() if _names_option(one.text, name)}
+            found |= _OF_GPUS if _names_option(one.text, "exclusive") else set()
     return found
 
 

@@ -168,6 +168,8 @@ def test_convert_keeps_srun_that_starts_several_tasks_on_each_node() -> None:
     assert (found.manifest["learners"], found.manifest["gpus"]) == (2, 4)
     env = part(found, "batch")["env"]
     assert isinstance(env, dict) and (env["SLURM_NTASKS"], env["SLURM_NNODES"]) == ("8", "2")
+    written = create().write(spec_of(write_manifest(found.manifest))).splitlines()
+    assert written[-1] == "module load a; srun python x" and written[-2].startswith("export MASTER_ADDR=")
 
 
 @pytest.mark.parametrize(
