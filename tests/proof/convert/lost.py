@@ -55,7 +55,8 @@ def _directives(text: str, judged: Sequence[Judged]) -> Iterator[str]:
 
 def _options(judged: Sequence[Judged], before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(_PASSED & before.keys()):
-        if after.get(name) == before[name] or not before[name].strip():
+        flag = name in ("requeue", "hold") and name in after and before[name] in ("", "1", "yes")
+        if flag or after.get(name) == before[name] or not before[name].strip():
             continue
         told = [one for one in judged if one.fate is not Fate.MAPPED or one.reason]
         if not any(name in one.text.lower().replace("_", "-") for one in told) and not _letter_told(name, told):
