@@ -186,9 +186,9 @@ class Site:
         usual = {"cwd": "/", "env": self.environment(), "capture_output": True, "text": True, "timeout": LIMIT_S}
         return preloaded.run([*preloaded.FFDL, *words], check=False, **{**usual, **options})
 
-    def run(self, *words: str, code: int = 0) -> str:
-        """Return the standard output of an `ffdl` command that ends with that code."""
-        done = self.try_to(*words)
+    def run(self, *words: str, code: int = 0, **options: Any) -> str:
+        """Return the standard output of an `ffdl` command that ends with that code; `options` as of `subprocess.run`."""
+        done = self.try_to(*words, **options)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.log}"
         return str(done.stdout)
 

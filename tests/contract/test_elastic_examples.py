@@ -99,7 +99,7 @@ def check_elastic(base: Path, example: Example, path: str) -> None:
         for job_id, batch in zip(halted, (48, 96), strict=True):
             assert show(site, job_id)["attempts"][0]["checkpoint_confirmed"], site.run("logs", job_id)
             site.run("resume", "--learners", str(example.learners + 1), "--batch", str(batch), job_id)
-        site.run("wait", whole, *halted)
+        site.run("wait", whole, *halted, timeout=600)  # ten processes import a framework on few cores
         fixed, same, other = (check_job(site, job_id, example) for job_id in (whole, *halted))
         assert same["loss"] == pytest.approx(fixed["loss"], rel=example.exact)
         assert other["loss"] == pytest.approx(fixed["loss"], rel=0.1)
