@@ -187,7 +187,7 @@ class Site:
         return preloaded.run([*preloaded.FFDL, *words], check=False, **{**usual, **options})
 
     def run(self, *words: str, code: int = 0, **options: Any) -> str:
-        """Return the standard output of an `ffdl` command that ends with that code; `options` as of `subprocess.run`."""
+        """Return the standard output of an `ffdl` command that ends with that code; `options` are those of run()."""
         done = self.try_to(*words, **options)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.log}"
         return str(done.stdout)

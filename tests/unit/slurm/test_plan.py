@@ -93,7 +93,7 @@ def test_plan_hides_failure_of_training_from_slurm_only_if_it_expedites_requeues
 
 
 def test_plan_refuses_job_without_limit_on_partition_with_one() -> None:
-    with pytest.raises(InvalidRequest, match="batch.time: UNLIMITED is over the limit of main, 01:00:00"):
+    with pytest.raises(InvalidRequest, match=r"batch\.time: UNLIMITED is over the limit of main, 01:00:00"):
         make_plan(request(small(), BatchOptions(time_s=UNLIMITED_S)), SlurmSettings())
 
 
