@@ -16,16 +16,18 @@ from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.job.job import Change, Job, JobId
-from ffdl_batch.domain.job_state import LIVE, JobState
+from ffdl_batch.domain.job_state import LIVE, Cause, JobState
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks, fetch_jobs
 from ffdl_batch.store.records import JOB_COLUMNS, JobReader, JobSize, SizeState
-from ffdl_batch.store.schema import ELASTIC_DECISIONS, ELASTIC_POOLS, ELASTIC_SIZES, JOBS, LEASES
+from ffdl_batch.store.schema import ELASTIC_DECISIONS, ELASTIC_POOLS, ELASTIC_SIZES, HISTORY, JOBS, LEASES
 from ffdl_batch.store.transitions import apply_within, withdraw
 
 _LISTED = LIVE | {JobState.HALTED}
 _LIVE = tuple(sorted(state.value for state in LIVE))
+_STAYS = (Cause.RESTARTED.value, Cause.STORED.value, Cause.RESIZED.value)
+"""Causes of entries of the history that change no state."""
 KEPT, KEPT_BYTES = 200, 16 * 1024**2
 """Maximum number of decisions kept for each pool, and their maximum size, estimated from the size of the last one."""
 
@@ -97,6 +99,20 @@ class ElasticStore:
                 for row in connection.execute(select(*_SIZE_COLUMNS).where(ELASTIC_SIZES.c.job_id.in_(chunk))):
                     if (size := _size(row)) is not None:
                         found[size.job_id] = size
+        return found
+
+    def running_since(self, ids: Collection[str]) -> dict[JobId, float]:
+        """Return when the current attempt of each job in `ids` entered PROCESSING, for jobs in that state. If the
+        scheduler started the attempt again, its last start counts."""
+        is_now = and_(JOBS.c.id == HISTORY.c.job_id, JOBS.c.attempt == HISTORY.c.attempt)
+        entered = HISTORY.c.cause.not_in(_STAYS)
+        query = select(HISTORY.c.job_id, func.max(HISTORY.c.at)).join_from(HISTORY, JOBS, is_now)
+        query = query.where(HISTORY.c.state == JobState.PROCESSING.value, JOBS.c.state == HISTORY.c.state, entered)
+        found: dict[JobId, float] = {}
+        with self._database.reading() as connection:
+            for chunk in chunks(ids):
+                rows = connection.execute(query.where(HISTORY.c.job_id.in_(chunk)).group_by(HISTORY.c.job_id))
+                found |= {JobId(job_id): at for job_id, at in rows}
         return found
 
     def halted(self) -> list[Job]:

@@ -49,6 +49,16 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
+class _Written:
+    """Where the results are written."""
+
+    timeline: str | None
+    png: str | None
+    html: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Jobs:
     """The jobs, their models and their true step times."""
 
@@ -137,41 +147,61 @@ def simulate(  # noqa: PLR0913  (one parameter per option)
     are those of --scaling. Jobs of a trace keep their recorded duration on their recorded GPUs, and scale like the
     model that --scaling selects.
     """
-    if (arrivals is None) == (synthetic is None):
-        raise click.UsageError("give either --arrivals FILE or --synthetic PATTERN")
-    if (throughput is None) != (convergence is None):
-        raise click.UsageError("--throughput and --convergence describe the same models; give both or neither")
-    if throughput is not None and synthetic is not None:
-        raise click.UsageError("--throughput and --convergence cannot be combined with --synthetic; leave them out")
-    if (timeline, html).count("-") + as_json > 1:
-        raise click.UsageError(
-            "only one of --json, --timeline and --html can write to standard output; name files for the others"
-        )
+    source = _Source(arrivals, synthetic, hours, scaling, throughput, convergence, smallest_batch)
+    _check_source(source)
+    written = _Written(timeline, png, html, as_json)
+    _check_written(written)
     _require_libraries(png, html)
-    from ffdl_batch.cli.render.document_html import write_document
-    from ffdl_batch.cli.render.simulation import plain_run, simulation_document, write_timeline
     from ffdl_batch.elastic.schedulers import Pool
     from ffdl_batch.elastic.simulator import Setting
 
     setting = Setting(gpus, interval, restart_cost, noise, failures, checkpoint_interval, seed=seed)
     pool = Pool(gpus, gpus_per_node, restart_cost, min(max_gpus, gpus))
-    jobs = _read(_Source(arrivals, synthetic, hours, scaling, throughput, convergence, smallest_batch), pool, seed)
+    jobs = _read(source, pool, seed)
     setting = replace(setting, until_s=_end_s([one.submitted_s for one in jobs.arrivals], interval, window))
     runs = _simulate([Policy(one) for one in policies] or list(Policy), jobs, pool, setting)
     about = f"{counted(len(jobs.arrivals), 'job')} on {counted(gpus, 'GPU')}, {gpus_per_node} per node"
     timed = next(one for one in runs if one.policy == (policies or [Policy.COMPLETION])[0])
-    order = [one.job for one in sorted(jobs.arrivals, key=lambda one: one.submitted_s)]
-    if timeline is not None:
-        with open_output(timeline) as file:
+    _write(written, runs, timed, jobs.arrivals, f"{about}; a decision every {interval:g} s.")
+    return ExitCode.OK
+
+
+def _check_source(source: _Source) -> None:
+    """Raise UsageError if the options do not select one source of jobs."""
+    if (source.arrivals is None) == (source.synthetic is None):
+        raise click.UsageError("give either --arrivals FILE or --synthetic PATTERN")
+    if (source.throughput is None) != (source.convergence is None):
+        raise click.UsageError("--throughput and --convergence describe the same models; give both or neither")
+    if source.throughput is not None and source.synthetic is not None:
+        raise click.UsageError("--throughput and --convergence cannot be combined with --synthetic; leave them out")
+
+
+def _check_written(written: _Written) -> None:
+    """Raise UsageError if several options write to standard output."""
+    if (written.timeline, written.html).count("-") + written.as_json > 1:
+        raise click.UsageError(
+            "only one of --json, --timeline and --html can write to standard output; name files for the others"
+        )
+
+
+def _write(
+    written: _Written, runs: Sequence[Simulated], timed: Simulated, arrivals: Sequence[Arrival], about: str
+) -> None:
+    """Write the results. `timed` is the run whose timeline is written."""
+    from ffdl_batch.cli.render.document_html import write_document
+    from ffdl_batch.cli.render.simulation import plain_run, simulation_document, write_timeline
+
+    order = [one.job for one in sorted(arrivals, key=lambda one: one.submitted_s)]
+    if written.timeline is not None:
+        with open_output(written.timeline) as file:
             write_timeline(file, timed.run)
-    document = simulation_document([f"{about}; a decision every {interval:g} s."], runs)
-    _draw(runs, order, document, png, html)
-    if as_json:
+    document = simulation_document([about], runs)
+    _draw(runs, order, document, written.png, written.html)
+    if written.as_json:
         print_json({"simulation": [plain_run(one) for one in runs]})
-    elif "-" not in (timeline, html):
+    elif "-" not in (written.timeline, written.html):
         with open_output("-") as file:
             write_document(document, "text", file)
-    return ExitCode.OK
 
 
 def _end_s(submitted_s: Sequence[float], interval_s: float, window_s: float | None) -> float:

@@ -28,6 +28,42 @@ LEAST_REMAINING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class KnownJob:
+    """All that is known about a job of a pool."""
+
+    job: Job
+    size: JobSize | None
+    attempts: Sequence[Attempt]
+    """All of its attempts, in order."""
+    history: LearnerHistory
+    running_since: float | None = None
+    """When its current attempt entered PROCESSING; None = unknown, or the attempt has not."""
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The current attempt; None if none has begun."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the job trains, so that a change of its size would be a restart."""
+        return self.job.state is JobState.PROCESSING and bool(self.attempts)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of its present size."""
+        resources = self.job.effective_spec.resources
+        return workers_of(resources.learners, resources.gpus)
+
+    def has_size_for_s(self, now: float) -> float:
+        """Return for how many seconds the current attempt has trained with its present size. Time in the scheduler's
+        queue does not count."""
+        assert self.attempt is not None
+        began = self.attempt.created_at if self.running_since is None else self.running_since
+        return now - max([began, *(one.at for one in self.attempt.resizes)])
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """A job as input of the policy, and why it keeps its size ("" = it may change)."""
 
@@ -35,78 +71,118 @@ class Described:
     hold: str
 
 
-def describe(  # noqa: PLR0913 - everything that is known about a job
-    job: Job,
-    size: JobSize | None,
-    attempts: Sequence[Attempt],
-    history: LearnerHistory,
-    pool: ElasticPool,
-    now: float,
-    *,
-    restart_s: float = RESTART_S,
-    possible: Collection[int],
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A size with which the job could run."""
+
+    learners: int
+    gpus: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Predicted:
+    """The predicted remaining seconds of a job."""
+
+    remaining: np.ndarray
+    """For each number of GPUs, with the best batch; infinity = not permitted."""
+    batches: np.ndarray
+    """The best batch for each number of GPUs."""
+    present_s: float
+    """With its present size."""
+
+
+def describe(
+    known: KnownJob, pool: ElasticPool, now: float, *, restart_s: float = RESTART_S, possible: Collection[int]
 ) -> Described | None:
     """Return the job as input of the policy; None if no permitted size fits into the pool.
 
-    `attempts` are all of its attempts in order. `restart_s` is the cost of a change if none of this job was measured.
-    `possible` has the numbers of learners with which the job can be planned.
+    `restart_s` is the cost of a change if none of this job was measured. `possible` has the numbers of learners with
+    which the job can be planned.
     """
-    elastic, resources = job.spec.batch.elasticity, job.effective_spec.resources
+    elastic, learners = known.job.spec.batch.elasticity, known.job.effective_spec.resources.learners
     assert elastic is not None  # it belongs to a pool
-    attempt = attempts[-1] if attempts else None
-    runs = job.state is JobState.PROCESSING and attempt is not None
-    per, present = resources.gpus, workers_of(resources.learners, resources.gpus)
-    batch = job.global_batch or 0
-    if size is not None and size.restart_s is not None:
-        restart_s = size.restart_s
-    restart_s = min(
-        restart_s, HORIZON_S / 2
-    )  # it includes the time in the scheduler's queue, and must not rule out all changes
-    permitted = [one for one in _permitted(elastic, history, job.spec.resources.learners, per) if one in possible]
-    choices = [
-        (learners, gpus, one)
-        for learners in permitted
-        if (gpus := workers_of(learners, per)) <= pool.gpus
-        for one in _batches(elastic, gpus, batch, history)
-    ]
+    permitted = [one for one in _permitted(known, elastic) if one in possible]
+    choices = _choices(known, elastic, permitted, pool.gpus)
     if not choices:
         return None
-    submitted = job.spec.resources.learners
-    first = workers_of(submitted, per)
-    # The submitted and the present size come first. They need not be permitted.
-    others = [(submitted, first, max(elastic.start, first)), (resources.learners, present, max(batch, present))]
-    submitted_s, now_s, *per_sample = _per_sample_s(history, [*others, *choices])
-    samples = _remaining_samples(job, attempt if runs else None, history, submitted_s, now)
-    width = max(present, *(gpus for _, gpus, _ in choices)) + 1
-    remaining, batches = np.full(width, math.inf), np.zeros(width, dtype=np.int64)
-    for (_, gpus, one), seconds in zip(choices, per_sample, strict=True):
-        if samples * seconds < remaining[gpus]:
-            remaining[gpus], batches[gpus] = samples * seconds, one
-    began = now if attempt is None else attempt.resizes[-1].at if attempt.resizes else attempt.created_at
-    restarts = attempt is not None and not attempt.resizes and (attempt.number, 0) not in history.first_at
-    left_s = began + pool.min_between_s - now
-    if left_s > 2 * pool.min_between_s:  # the clock was set back
-        left_s = 0.0
-    hold = _hold(history, attempts, left_s) if runs else ""
-    present_s = samples * now_s
+    predicted, batch = _predict(known, elastic, choices, now), known.job.global_batch or 0
+    hold = _hold(known.history, known.attempts, _left_s(known, pool, now)) if known.runs else ""
     if hold:
-        remaining[present], batches[present] = present_s, batch
-    return Described(
-        PoolJob(
-            job.id,
-            remaining,
-            batches,
-            restart_s,
-            gpus=present if runs else 0,
-            present_batch=batch if runs else 0,
-            present_remaining_s=present_s if runs and (hold or resources.learners in permitted) else math.inf,
-            restarting_s=min(restart_s, max(0.0, restart_s - (now - began))) if runs and restarts else 0.0,
-            weight=elastic.weight,
-            tenant=job.user,
-            held=bool(hold),
-        ),
-        hold,
+        predicted.remaining[known.gpus], predicted.batches[known.gpus] = predicted.present_s, batch
+    restart_s = _restart_s(known, restart_s)
+    is_comparable = known.runs and (hold or learners in permitted)
+    job = PoolJob(
+        known.job.id,
+        predicted.remaining,
+        predicted.batches,
+        restart_s,
+        gpus=known.gpus if known.runs else 0,
+        present_batch=batch if known.runs else 0,
+        present_remaining_s=predicted.present_s if is_comparable else math.inf,
+        restarting_s=_restarting_s(known, restart_s, now),
+        weight=elastic.weight,
+        tenant=known.job.user,
+        held=bool(hold),
     )
+    return Described(job, hold)
+
+
+def _choices(known: KnownJob, elastic: Elastic, permitted: Collection[int], most_gpus: int) -> list[_Choice]:
+    """Return the sizes to compare: each permitted number of learners that fits, with its batches."""
+    per, batch = known.job.effective_spec.resources.gpus, known.job.global_batch or 0
+    return [
+        _Choice(learners, gpus, one)
+        for learners in permitted
+        if (gpus := workers_of(learners, per)) <= most_gpus
+        for one in _batches(elastic, gpus, batch, known.history)
+    ]
+
+
+def _predict(known: KnownJob, elastic: Elastic, choices: Sequence[_Choice], now: float) -> _Predicted:
+    resources, submitted = known.job.effective_spec.resources, known.job.spec.resources.learners
+    first, present = workers_of(submitted, resources.gpus), known.gpus
+    # The submitted and the present size come first. They need not be permitted.
+    others = [
+        _Choice(submitted, first, max(elastic.start, first)),
+        _Choice(resources.learners, present, max(known.job.global_batch or 0, present)),
+    ]
+    submitted_s, now_s, *per_sample = _per_sample_s(known.history, [*others, *choices])
+    samples = _remaining_samples(known, submitted_s, now)
+    width = max(present, *(one.gpus for one in choices)) + 1
+    remaining, batches = np.full(width, math.inf), np.zeros(width, dtype=np.int64)
+    for one, seconds in zip(choices, per_sample, strict=True):
+        if samples * seconds < remaining[one.gpus]:
+            remaining[one.gpus], batches[one.gpus] = samples * seconds, one.batch
+    return _Predicted(remaining, batches, samples * now_s)
+
+
+def _restart_s(known: KnownJob, others_s: float) -> float:
+    """Return the cost of a change. It includes the time in the scheduler's queue, and must not rule out all changes."""
+    measured = None if known.size is None else known.size.restart_s
+    return min(others_s if measured is None else measured, HORIZON_S / 2)
+
+
+def _restarting_s(known: KnownJob, restart_s: float, now: float) -> float:
+    """Return how long the present restart of a running job still takes. It began with the attempt."""
+    attempt = known.attempt
+    if not known.runs or attempt is None or attempt.resizes or (attempt.number, 0) in known.history.first_at:
+        return 0.0
+    return min(restart_s, max(0.0, restart_s - (now - attempt.created_at)))
+
+
+def _left_s(known: KnownJob, pool: ElasticPool, now: float) -> float:
+    """Return for how long a running job must still keep its size."""
+    left_s = pool.min_between_s - known.has_size_for_s(now)
+    return 0.0 if left_s > 2 * pool.min_between_s else left_s  # else the clock was set back
+
+
+def hinted_most(known: KnownJob, elastic: Elastic) -> int:
+    """Return the maximum number of learners, which a hint of the job can lower."""
+    hint = known.history.hint
+    if not hint:
+        return elastic.max_learners
+    return max(elastic.min_learners, min(elastic.max_learners, known.history.hint_learners + hint))
 
 
 def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -> str:
@@ -123,15 +199,13 @@ def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -
     return ""
 
 
-def _permitted(elastic: Elastic, history: LearnerHistory, learners: int, gpus: float) -> Iterator[int]:
+def _permitted(known: KnownJob, elastic: Elastic) -> Iterator[int]:
     """Yield the permitted numbers of learners."""
-    least, most = elastic.min_learners, elastic.max_learners
-    if history.hint:
-        most = max(least, min(most, history.hint_learners + history.hint))
+    least, history, gpus = elastic.min_learners, known.history, known.job.effective_spec.resources.gpus
     measured = history.times.most_gpus
-    known = GROWTH * measured if measured else workers_of(learners, gpus)
-    for number in range(least, most + 1):
-        if number == least or workers_of(number, gpus) <= known:
+    most_gpus = GROWTH * measured if measured else workers_of(known.job.spec.resources.learners, gpus)
+    for number in range(least, hinted_most(known, elastic) + 1):
+        if number == least or workers_of(number, gpus) <= most_gpus:
             yield number
 
 
@@ -147,22 +221,21 @@ def _batches(elastic: Elastic, gpus: int, present: int, history: LearnerHistory)
     return [one * gpus for one in sorted({permitted[0], permitted[-1], *powers, present // gpus}) if one in permitted]
 
 
-def _per_sample_s(history: LearnerHistory, choices: Sequence[tuple[int, int, int]]) -> list[float]:
+def _per_sample_s(history: LearnerHistory, choices: Sequence[_Choice]) -> list[float]:
     """Return the seconds per sample for each choice of learners, GPUs and batch. Each learner counts as a node, as in
     the measurements."""
-    learners, gpus, batch = np.array(choices).T
+    learners, gpus, batch = np.array([(one.learners, one.gpus, one.batch) for one in choices]).T
     return [float(one) for one in history.times.predict(learners, gpus, batch // gpus).step_s / batch]
 
 
-def _remaining_samples(
-    job: Job, attempt: Attempt | None, history: LearnerHistory, per_sample_s: float, now: float
-) -> float:
+def _remaining_samples(known: KnownJob, per_sample_s: float, now: float) -> float:
     """Return the remaining samples. If unknown, return those that the submitted size can process until the time
     limit."""
-    if history.remaining is not None:
-        return max(history.remaining, LEAST_REMAINING_S / per_sample_s)
-    limit_s = job.effective_spec.batch.limit_s
+    if known.history.remaining is not None:
+        return max(known.history.remaining, LEAST_REMAINING_S / per_sample_s)
+    limit_s = known.job.effective_spec.batch.limit_s
     left_s = REMAINING_S if limit_s is None else float(limit_s)
-    if limit_s is not None and attempt is not None:
-        left_s = max(1.0, left_s - (now - attempt.created_at))
+    if limit_s is not None and known.runs and known.attempt is not None:
+        began = known.attempt.created_at if known.running_since is None else known.running_since
+        left_s = max(1.0, left_s - (now - began))
     return left_s / per_sample_s

@@ -24,7 +24,7 @@ from ffdl_batch.services.deployment.elastic_pools import ElasticPools, is_admitt
 from ffdl_batch.services.elastic.decision_records import Decision, encode
 from ffdl_batch.services.elastic.in_place import InPlaceChanges
 from ffdl_batch.services.elastic.learner_history import LearnerHistory
-from ffdl_batch.services.elastic.pool_jobs import RESTART_S, Described, describe
+from ffdl_batch.services.elastic.pool_jobs import RESTART_S, Described, KnownJob, describe
 from ffdl_batch.services.elastic.possible_sizes import PossibleSizes
 from ffdl_batch.services.elastic.size_changes import Reached, SizeChanges, resume_halted, unpooled
 from ffdl_batch.services.job_storage import JobStorage
@@ -192,19 +192,13 @@ class Scaler:
         self, pool: ElasticPool, jobs: Sequence[ElasticJob], attempts: Mapping[JobId, Sequence[Attempt]], now: float
     ) -> tuple[Described, ...]:
         measured = [one.size.restart_s for one in jobs if one.size is not None and one.size.restart_s is not None]
-        found = (
-            describe(
-                one.job,
-                one.size,
-                attempts[one.job.id],
-                self._histories[one.job.id],
-                pool,
-                now,
-                restart_s=median(measured) if measured else RESTART_S,
-                possible=self._sizes.of(one.job),
-            )
+        restart_s = median(measured) if measured else RESTART_S
+        since = self._storage.store.elastic.running_since([one.job.id for one in jobs])
+        known = (
+            KnownJob(one.job, one.size, attempts[one.job.id], self._histories[one.job.id], since.get(one.job.id))
             for one in jobs
         )
+        found = (describe(one, pool, now, restart_s=restart_s, possible=self._sizes.of(one.job)) for one in known)
         return tuple(one for one in found if one is not None)
 
     def _act_on(self, name: str, jobs: Mapping[str, ElasticJob], decision: Decision) -> int:

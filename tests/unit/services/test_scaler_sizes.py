@@ -56,6 +56,20 @@ def test_attempt_keeps_its_size_for_minimum_time(site: Site) -> None:
     assert bench.halts(first) == [True]
 
 
+def test_minimum_time_counts_from_start_of_training(site: Site) -> None:
+    bench = Bench(site, replace(POOL, min_between_s=300.0))
+    first = bench.accept("first")
+    bench.turn(tick_s=2)
+    bench.site.clock.tick(1000)  # in the scheduler's queue
+    bench.start(first)
+    bench.report(first, 100.0, remaining=360_000.0)
+    bench.accept("second")
+    bench.turn(tick_s=61)
+    assert bench.halts(first) == [False]
+    bench.turn(tick_s=300)
+    assert bench.halts(first) == [True]
+
+
 def test_running_jobs_shrink_in_pool_that_is_too_small_for_them(bench: Bench) -> None:
     jobs = [bench.arrive("first"), bench.arrive("other", batch=", partition: other")]
     assert [job.state for job in jobs] == [JobState.PROCESSING] * 2
