@@ -34,6 +34,7 @@ from ffdl_batch.host.users import TENANT
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
     from ffdl_batch.daemon.platform import Platform
+    from ffdl_batch.daemon.settings_watch import SettingsWatch
     from ffdl_batch.services.daemon_lock import Hold, TakeOver
 
 _STDERR = 2
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None, *, opener: Opener | None = None
 
 def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
     options = _parser().parse_args(arguments)
+    options.restarts = arguments is None and not options.site  # else another program, or the spawner, began this
     os.umask(0o077)
     if options.site:
         if not is_inherited(os.environ):
@@ -129,16 +131,32 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
         return _end(str(held), held.exit_code)
     except OSError as error:
         return _end(f"the configuration or the state directory cannot be used: {describe(error)}", ExitCode.TRY_AGAIN)
+    watch = _watch(settings, options.directory) if options.restarts else None
     try:
-        return _run(
-            settings,
-            hold,
-            opener,
-            foreground=options.foreground,
-            listener=InheritedListener if options.site else Listener,
-        )
+        ended = _run(settings, hold, opener, watch, options)
     finally:
         hold.release()
+    if watch is not None and watch.restarts:
+        _restart(options)
+    return ended
+
+
+def _watch(settings: Settings, directory: Path | None) -> SettingsWatch | None:
+    """Return the watch of the configuration files; None if this process does not know the command that began it."""
+    from ffdl_batch.daemon.settings_watch import SettingsWatch
+
+    given = sys.argv[1:]
+    return SettingsWatch(settings, directory) if sys.orig_argv[len(sys.orig_argv) - len(given) :] == given else None
+
+
+def _restart(options: argparse.Namespace) -> None:
+    """Execute this program again, in this process and with its environment. A lock of another host is not taken over
+    again."""
+    begin = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
+    given = ["--personal", *(["--foreground"] if options.foreground else [])]
+    given += ["--directory", str(options.directory)] if options.directory else []
+    _drop_unwritten()
+    os.execv(sys.executable, [sys.executable, *begin, *given])  # noqa: S606 - without a shell
 
 
 def _refuse_moved(state_dir: Path) -> None:
@@ -177,7 +195,9 @@ def _hold(settings: Settings, take_over: TakeOver) -> Hold:
     return acquire(Path(settings.state_dir), record, machine, take_over)
 
 
-def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool, listener: type[Listener]) -> int:
+def _run(
+    settings: Settings, hold: Hold, opener: Opener | None, watch: SettingsWatch | None, options: argparse.Namespace
+) -> int:
     from ffdl_batch.daemon.log_file import log_to
     from ffdl_batch.daemon.platform import open_platform
     from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
@@ -188,7 +208,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     log_path = Path(settings.state_dir) / LOG_NAME
     faulthandler.register(signal.SIGUSR1, _STDERR, all_threads=True)  # works if all threads hang
     try:
-        log_to(None if foreground else log_path, log_json=settings.log_json)
+        log_to(None if options.foreground else log_path, log_json=settings.log_json)
         platform = (opener or open_platform)(settings)
     except StoreUnavailable as error:
         return _end(explain_lack(error) or without_promises(str(error)), ExitCode.TRY_AGAIN)
@@ -201,7 +221,8 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     # The socket's path depends on the state directory, also if ffdl.toml sets that.
     environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
     try:
-        Daemon(platform, hold, listener(environ), "standard error" if foreground else str(log_path)).run()
+        listener = (InheritedListener if options.site else Listener)(environ)
+        Daemon(platform, hold, listener, "standard error" if options.foreground else str(log_path), watch).run()
     finally:
         platform.close()
     return ExitCode.OK

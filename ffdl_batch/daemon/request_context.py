@@ -122,6 +122,8 @@ class Context:
     changes: Changes = field(default_factory=Changes)
     poke: Callable[[], None] = lambda: None
     is_caught_up: Callable[[], bool] = lambda: True
+    settings_problem: Callable[[], str] = lambda: ""
+    """Returns why changed configuration files are not in use."""
     catch_up_until: float = field(default_factory=lambda: time.monotonic() + CATCH_UP_S)
     limits: Limits = field(default_factory=Limits)
     requests: int = 0

@@ -1,6 +1,7 @@
 """Creates the HTTP application, and runs uvicorn on the daemon's socket, the loops beside it, and the end of both.
 
-The daemon ends by SIGTERM or SIGINT, when it has been idle, or when another host has its lock. The end is always the
+The daemon ends by SIGTERM or SIGINT, when it has been idle, when its configuration files have changed and no command
+is connected, or when another host has its lock. The end is always the
 same: it accepts no new connections, ends waiting requests, finishes the others, stops the loops between two steps,
 releases the leases, closes the database, and removes socket and lock.
 """
@@ -31,6 +32,7 @@ from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.daemon.replies import FFDL_API
 from ffdl_batch.daemon.request_context import Context
 from ffdl_batch.daemon.routes import attach, job_output, jobs, logs, pending, reports, scaler, tokens, uploads
+from ffdl_batch.daemon.settings_watch import SettingsWatch
 from ffdl_batch.daemon.socket_file import Listener
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.resource_exhaustion import explain_lack
@@ -74,6 +76,8 @@ class Daemon:
     hold: Hold
     listener: Listener
     log_name: str
+    watch: SettingsWatch | None = None
+    """The configuration files, if this process can restart itself."""
 
     def run(self) -> None:
         """Serve until the end. Raises PlaceRefused if the socket cannot be created."""
@@ -86,11 +90,14 @@ class Daemon:
         context.hub = None if self.listener.is_own else hub_of(os.environ)
         loops = Loops(self.platform, context.changes.bump)
         context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
+        if self.watch is not None:
+            watch = self.watch
+            context.settings_problem = lambda: watch.problem
         context.changes.attach(asyncio.get_running_loop())
         asyncio.get_running_loop().set_exception_handler(PeerProtocol.limits.on_exception)
         server = Server(uvicorn_config(create_app(self.platform, context)), context)
         _settle()
-        _on_signals(server)
+        _on_signals(server, self.watch)
         listener = self.listener
         listening = listener.open()
         if listener.is_own:  # else the next daemon's socket has the same path
@@ -116,6 +123,7 @@ class Keeper:
 
     def __init__(self, daemon: Daemon, context: Context, server: Server, is_busy: Callable[[], bool]) -> None:
         self._platform, self._hold, self._is_busy = daemon.platform, daemon.hold, is_busy
+        self._watch = daemon.watch
         self._context, self._server, self._listener = context, server, daemon.listener
         self._clock = daemon.platform.storage.clock
         self._idle_s = daemon.platform.settings.idle_exit_s
@@ -168,6 +176,25 @@ class Keeper:
         if self._is_quiet() and await self._is_unused():
             log.info("idle for %g s with no live job", self._idle_s)
             self._server.end()
+        elif self._watch is not None and await self._may_restart(self._watch):
+            log.info("restarting with changed settings")
+            self._watch.restarts = True
+            self._server.end()
+
+    async def _may_restart(self, watch: SettingsWatch) -> bool:
+        """Return whether settings have changed, and, after the socket is removed, no request and no upload runs."""
+        if not await asyncio.to_thread(watch.look, self._platform.adapters) or self._misplaced:
+            return False
+        if self._server.count_connections() or await asyncio.to_thread(self._is_busy):
+            return False
+        if not await asyncio.to_thread(watch.is_startable):
+            return False
+        self._listener.remove()
+        await asyncio.sleep(_LAST_CALL_S)
+        if not self._server.count_connections():
+            return True
+        await self._listen_again()
+        return False
 
     async def _listen_again(self) -> None:
         await self._server.listen(self._listener.open())
@@ -207,9 +234,11 @@ def _settle() -> None:
     gc.enable()
 
 
-def _on_signals(server: Server) -> None:
+def _on_signals(server: Server, watch: SettingsWatch | None) -> None:
     def end(number: signal.Signals) -> None:
         log.info("%s: stopping", number.name)
+        if watch is not None:
+            watch.restarts = False
         server.end()
 
     loop = asyncio.get_running_loop()

@@ -49,3 +49,5 @@ class Health:
     backends: tuple[BackendHealth, ...] = ()
     schema: int = SCHEMA
     database_outage: DatabaseOutage | None = None
+    settings_problem: str = ""
+    """Why the daemon does not use changed configuration files; "" = it does."""

@@ -123,6 +123,8 @@ def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
     _print_files(own.state_dir)
     _print_health(health)
     print_line("Settings", differs or "those of this shell")
+    if health.settings_problem:
+        print_line("Configuration", health.settings_problem)
 
 
 def _print_process(health: Health) -> None:

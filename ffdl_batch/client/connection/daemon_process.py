@@ -89,14 +89,14 @@ def _refuse_without_space(lock: DaemonLock, directories: Sequence[Path]) -> None
     """Raise DaemonUnreachable if one of `directories` cannot be written to. No file remains in them."""
     for directory in dict.fromkeys(directories):
         try:
-            _try_to_write(directory)
+            try_to_write(directory)
         except OSError as error:
             message = f"another daemon could not start now, because {directory} cannot be written to: {error.strerror}"
             cure = f"{_cure(error)}; your daemon ({describe_daemon(lock)}) still runs; to stop it: ffdl daemon stop"
             raise DaemonUnreachable(message, cure) from error
 
 
-def _try_to_write(directory: Path) -> None:
+def try_to_write(directory: Path) -> None:
     """Write as much as a daemon that starts, into an unlinked file. Raises OSError."""
     trial = directory / f".trial-{os.getpid()}"
     descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,8 @@
 """Compare the settings and the release of the caller with those of the running daemon.
 
-A daemon reads the configuration only when it starts. Commands read it too, so that a wrong file is an error immediately
-and a changed one is reported. The daemon's lock file has digests of its settings, so no request is needed.
+A daemon restarts by itself if a configuration file has changed and no command is connected. Commands read the files
+too, so that a wrong file is an error immediately and a change that the daemon does not use is reported. The daemon's
+lock file has digests of its settings, so no request is needed.
 """
 
 from __future__ import annotations

@@ -70,8 +70,11 @@ WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Maxim
 @router.get("/health", response_model=Health, responses=answers(), operation_id="health")
 async def read_health(here: Here) -> PlainReply:
     """Return the daemon's version, process, number of live jobs, and whether each backend answers."""
+    platform = here.platform
     return PlainReply(
-        await in_thread(here.limits.quick, health, here.platform.storage, here.platform.adapters, here.started_at)
+        await in_thread(
+            here.limits.quick, health, platform.storage, platform.adapters, here.started_at, here.settings_problem()
+        )
     )
 
 

@@ -113,6 +113,15 @@ class Adapters:
                 self._made[name] = create_adapter(name, given, self._context, origins)
             return self._made[name]
 
+    def check(self, new: Settings) -> None:
+        """Raise InvalidRequest if an adapter cannot be created with the new settings of its backend, or if the new
+        default backend has none."""
+        names = {name for name in self._made if new.backend_settings(name) != self.settings.backend_settings(name)}
+        default = new.effective_backend(os.environ)[0]
+        names |= {default} if default != self.settings.effective_backend(os.environ)[0] else set()
+        for name in sorted(names):
+            create_adapter(name, new.backend_settings(name), self._context, new.backend_origins(name))
+
     def use(self, name: str, scheduler: Scheduler) -> None:
         """Replace the adapter `name`, for example by one that injects faults in tests."""
         with self._lock:

@@ -182,7 +182,7 @@ def get_events(store: Store, caller: Caller, job_id: str, after: int) -> tuple[l
     return [_event(entry) for entry in entries], job.state.is_terminal
 
 
-def health(storage: JobStorage, adapters: Adapters, started_at: float) -> Health:
+def health(storage: JobStorage, adapters: Adapters, started_at: float, settings_problem: str = "") -> Health:
     """Return the state of the daemon, also if its database is unavailable."""
     trouble, live_jobs = storage.store.outage, None
     if trouble is None or not storage.store.is_shared:  # do not wait for an unavailable server
@@ -200,6 +200,7 @@ def health(storage: JobStorage, adapters: Adapters, started_at: float) -> Health
         live_jobs=live_jobs,
         backends=adapters.health(),
         database_outage=trouble,
+        settings_problem=settings_problem,
     )
 
 

@@ -42,7 +42,7 @@ def idle(tmp_path: Path) -> Iterator[Idle]:
     settings = SimpleNamespace(idle_exit_s=IDLE_S)
     storage = SimpleNamespace(store=store, clock=clock, uid=1000)
     platform = SimpleNamespace(storage=storage, settings=settings)
-    daemon = SimpleNamespace(platform=platform, hold=None, listener=None)
+    daemon = SimpleNamespace(platform=platform, hold=None, listener=None, watch=None)
     server = SimpleNamespace(should_exit=False, count_connections=lambda: 0)
     context = SimpleNamespace(requests=0)
     made = Keeper(cast("Any", daemon), cast("Any", context), cast("Any", server), lambda: False)
