@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from ffdl_batch.client.api_calls.requests import long_poll, read_answer, unreadable
+from ffdl_batch.client.api_calls.requests import long_poll, read_answer, segment, unreadable
 from ffdl_batch.client.connection.http_client import Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
 from ffdl_batch.domain.access import Identity, TokenView
@@ -124,7 +124,7 @@ class Arrays:
 
 
 def _array_request(method: str, array_id: str, rest: str) -> Request:
-    return Request(method, f"/api/v1/arrays/{quote(array_id, safe='')}{rest}", job_id=array_id)
+    return Request(method, f"/api/v1/arrays/{segment(array_id)}{rest}", job_id=array_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class LogQuery:
             asked += [(name, "true") for name in ("ignore_case", "invert", "fixed") if getattr(self.grep, name)]
             asked += [(name, str(getattr(self.grep, name))) for name in ("before", "after") if getattr(self.grep, name)]
         asked += [("read", f"{attempt}.{learner}:{end}") for (attempt, learner), end in sorted(self.read.items())]
-        return f"/api/v1/jobs/{self.job_id}/logs" + (f"?{urlencode(asked)}" if asked else "")
+        return f"/api/v1/jobs/{segment(self.job_id)}/logs" + (f"?{urlencode(asked)}" if asked else "")
 
     def again(self, attempt: int, ends: Mapping[tuple[int, int], int]) -> LogQuery:
         """Return the query that resumes a stream which broke off in that attempt (0 = unknown) at those positions.
@@ -113,7 +113,7 @@ def iterate_events(
         left = time_left(deadline)
         # After the end, ask once more without waiting: the last event may be newer than the answer.
         wait_s = math.ceil(left) if follow and not terminal else 0
-        path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
+        path = f"/api/v1/jobs/{segment(job_id)}/events?after={after}&wait_s={wait_s}"
         reply = wire.ask(Request("GET", path, job_id=job_id, held_s=wait_s))
         events = [read_answer(EventView, plain) for plain in reply.get("events", ())]
         for event in events:

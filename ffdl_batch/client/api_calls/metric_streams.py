@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
-from ffdl_batch.client.api_calls.requests import pause_after_break, read_line
+from ffdl_batch.client.api_calls.requests import pause_after_break, read_line, segment
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.domain.codec import CodecError
 from ffdl_batch.domain.job.views import AttemptChoice
@@ -51,7 +51,7 @@ class MeasuredQuery:
             asked["learner"] = str(self.learner)
         if self.attempt is not None:
             asked["attempt"] = str(self.attempt)
-        return f"/api/v1/jobs/{self.job_id}/{self.what}" + (f"?{urlencode(asked)}" if asked else "")
+        return f"/api/v1/jobs/{segment(self.job_id)}/{self.what}" + (f"?{urlencode(asked)}" if asked else "")
 
 
 def iterate_metrics(

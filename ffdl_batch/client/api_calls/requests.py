@@ -16,6 +16,7 @@ from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, UnknownJ
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.host.fast_dataclass import dataclass
 
@@ -28,9 +29,10 @@ MAX_BREAKS = 5
 
 def segment(job_id: str) -> str:
     """Return the id as one segment of a path. Raises UnknownJob for an empty id, such as of a variable that is not set,
-    because the path would be another one."""
-    if not job_id:
-        raise UnknownJob(Problem("C101", "the id is empty", int(ExitCode.FAILED), "ffdl list shows your jobs"))
+    and for one with a slash, because the path would be another one."""
+    if not job_id or "/" in job_id or job_id in (".", ".."):
+        what = f"there is no job {quoted(job_id)}" if job_id else "the id is empty"
+        raise UnknownJob(Problem("C101", what, int(ExitCode.FAILED), "ffdl list shows your jobs"))
     return quote(job_id, safe="")
 
 

@@ -146,8 +146,21 @@ def test_client_rejects_empty_job_id_and_escapes_others_in_path(client: Client, 
             next(read(""))
     assert daemon.acts == []
     with pytest.raises(UnknownJob):
-        client.get("../health?x")
-    assert daemon.requests == ["GET /api/v1/jobs/..%2Fhealth%3Fx"]
+        client.get("health?x")
+    assert daemon.requests == ["GET /api/v1/jobs/health%3Fx"]
+
+
+@pytest.mark.parametrize("job_id", ["../x", "..", ".", "a/b"])
+def test_client_rejects_id_that_would_change_path(client: Client, daemon: FakeDaemon, job_id: str) -> None:
+    for ask in (client.get, client.cancel, client.halt, client.resume, client.wait, client.pools.explain):
+        with pytest.raises(UnknownJob, match=f"there is no job '{job_id}'"):
+            ask(job_id)
+    for read in (client.metrics, client.usage, client.events, client.logs):
+        with pytest.raises(UnknownJob, match=f"there is no job '{job_id}'"):
+            next(iter(read(job_id)))
+    with pytest.raises(RequestRefused, match=f"unknown pool '{job_id}'"):
+        client.pools.pause(job_id)
+    assert daemon.requests == []
 
 
 def test_client_raises_typed_errors_with_problem(client: Client, daemon: FakeDaemon) -> None:
