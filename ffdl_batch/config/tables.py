@@ -3,6 +3,7 @@ and ``[elastic]``."""
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -258,16 +259,19 @@ def read_elastic_pools(table: object) -> dict[str, ElasticPool]:
     pools: dict[str, ElasticPool] = {}
     for name, pool in table.get("pools", {}).items():
         place = f".pools.{name}"
-        if not _NAME.fullmatch(name) or not isinstance(pool, dict) or "gpus" not in pool:
-            raise ValueError(
-                f"{place} must be a table with the key gpus; its name may contain only letters, digits and . _ -"
-            )
-        for key, value in pool.items():
+        keys = pool if isinstance(pool, dict) else {}
+        for key, value in keys.items():
             if key not in _POOL_TYPES:
-                raise ValueError(f"{place}.{key} is not a known key; the keys are {', '.join(_POOL_TYPES)}")
+                near = difflib.get_close_matches(key, _POOL_TYPES, n=1)
+                keys_or_near = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_POOL_TYPES)}"
+                raise ValueError(f"{place}.{key} is not a known key; {keys_or_near}")
             what, is_right = _POOL_TYPES[key]
             if not is_right(value):
                 raise ValueError(f"{place}.{key} must be {what}, not {shown_toml(value)}")
+        if not _NAME.fullmatch(name) or "gpus" not in keys:
+            raise ValueError(
+                f"{place} must be a table with the key gpus; its name may contain only letters, digits and . _ -"
+            )
         pools[name] = ElasticPool(**pool)
     return pools
 

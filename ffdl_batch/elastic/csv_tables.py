@@ -86,6 +86,9 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
     """Yield the lines of a table that must have these columns. Raises DamagedTable and OSError."""
     header = read_header(path)
     if missing := [name for name in columns if name not in header]:
+        if separator := next((one for one in (";", "\t") if one in header[0]), ""):
+            shown = "tabs" if separator == "\t" else quoted(separator)
+            raise DamagedTable(f"{path}, line 1: the cells are separated by {shown}; separate them by commas")
         raise DamagedTable(
             f"{path}, line 1: column {quoted(missing[0])} is missing; the header must have {', '.join(columns)}"
         )
@@ -113,12 +116,15 @@ def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
     if (size := path.stat().st_size) > MOST_BYTES:
         raise DamagedTable(f"{path} has {size} bytes (maximum: {MOST_BYTES}); split the table")
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, strict=True)
+        reader, done = csv.reader(file, strict=True), 0
         try:
             for cells in reader:
                 if cells:
-                    yield reader.line_num, [cell.strip() for cell in cells]
+                    yield done + 1, [cell.strip() for cell in cells]
+                done = reader.line_num
         except UnicodeDecodeError:
             raise DamagedTable(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
         except csv.Error as error:
-            raise DamagedTable(f"{path}, line {reader.line_num}: {error}; save the table as CSV again") from None
+            if str(error) == "unexpected end of data":
+                raise DamagedTable(f"{path}, line {done + 1}: a quotation mark is not closed; close it") from None
+            raise DamagedTable(f"{path}, line {done + 1}: {error}; save the table as CSV again") from None

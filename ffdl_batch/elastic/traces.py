@@ -40,15 +40,23 @@ class _Job:
     tenant: str
 
 
-def read_arrivals(path: Path, models: Mapping[str, Model], most_gpus: int) -> list[Arrival]:
-    """Read jobs of these models. Raises OSError, and DamagedTable, also for a job with more than `most_gpus`."""
+def read_arrivals(
+    path: Path, models: Mapping[str, Model], most_gpus: int, convergence: Path | None = None
+) -> list[Arrival]:
+    """Read jobs of these models, which are those of the table `convergence` or synthetic ones.
+
+    Raises OSError, and DamagedTable, also for a job with more than `most_gpus`.
+    """
     arrivals = {}
     for row in read_rows(path, ARRIVALS):
         name, model = row.text("job"), row.text("model")
         if name in arrivals:
             raise row.error(f"job {quoted(name)} occurs twice", "rename one of them")
         if model not in models:
-            raise row.error(f"model {quoted(model)} is unknown", f"use {', '.join(sorted(models))}")
+            known_models = f"use {', '.join(sorted(models))}"
+            if convergence is None:
+                raise row.error(f"model {quoted(model)} is unknown", known_models)
+            raise row.error(f"model {quoted(model)} is not in {convergence}", f"add it there, or {known_models}")
         batch = row.whole("batch", 1, 10**9)
         if batch not in (known := models[model].iterations):
             cause = f"the iterations of model {quoted(model)} with batch {batch} are unknown"
@@ -64,7 +72,16 @@ def is_trace(path: Path) -> bool:
     return _format_of(path) is not None
 
 
-def read_trace(path: Path, times: SyntheticTimes, most_gpus: int, scaling: Scaling | None, seed: int) -> list[Arrival]:
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs that ran on a cluster."""
+
+    arrivals: list[Arrival]
+    left_out: int
+    """Number of lines without GPUs or without a duration."""
+
+
+def read_trace(path: Path, times: SyntheticTimes, most_gpus: int, scaling: Scaling | None, seed: int) -> Trace:
     """Read jobs that ran on a cluster. `scaling` None = a random one for each job.
 
     Raises OSError, and DamagedTable, also for a job with more than `most_gpus`.
@@ -74,9 +91,11 @@ def read_trace(path: Path, times: SyntheticTimes, most_gpus: int, scaling: Scali
         raise DamagedTable(f"{path}, line 1: the columns are not those of a known table of jobs")
     columns, read = chosen
     jobs: dict[str, _Job] = {}
+    left_out = 0
     for row in read_rows(path, columns):
         job = read(row)
         if job is None or not job.gpus or not job.duration_s:
+            left_out += 1
             continue
         if job.name in jobs:
             raise row.error(f"job {quoted(job.name)} occurs twice", "rename one of them")
@@ -84,7 +103,7 @@ def read_trace(path: Path, times: SyntheticTimes, most_gpus: int, scaling: Scali
         jobs[job.name] = job
     if not jobs:
         raise DamagedTable(f"{path} has no job with GPUs and a duration; add at least one")
-    return _arrivals(list(jobs.values()), times, scaling, seed)
+    return Trace(_arrivals(list(jobs.values()), times, scaling, seed), left_out)
 
 
 def _fitting(row: Row, job: str, gpus: int, most: int) -> int:

@@ -105,7 +105,7 @@ def _print_pools(pools: Sequence[PoolView]) -> None:
         if number:
             click.echo()
         print_line("Pool", pool.name)
-        print_line("GPUs", f"{pool.used_gpus} of {pool.gpus} in use")
+        print_line("GPUs", f"{pool.used_gpus} of {pool.gpus} in use or requested")
         print_line("Backend", pool.backend + (f", partition {pool.partition}" if pool.partition else ""))
         print_line("Objective", pool.objective)
         print_line("Problem", pool.problem)

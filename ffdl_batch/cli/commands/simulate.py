@@ -65,6 +65,8 @@ class _Jobs:
     arrivals: Sequence[Arrival]
     models: dict[str, Model]
     truth: Truth
+    left_out: int = 0
+    """Number of lines of the table that have no GPUs or no duration."""
 
 
 @click.command(epilog="Example: ffdl simulate --synthetic bursty --gpus 16 --policy fifo --policy completion")
@@ -162,7 +164,7 @@ def simulate(  # noqa: PLR0913  (one parameter per option)
     runs = _simulate([Policy(one) for one in policies] or list(Policy), jobs, pool, setting)
     about = f"{counted(len(jobs.arrivals), 'job')} on {counted(gpus, 'GPU')}, {gpus_per_node} per node"
     timed = next(one for one in runs if one.policy == (policies or [Policy.COMPLETION])[0])
-    _write(written, runs, timed, jobs.arrivals, f"{about}; a decision every {interval:g} s.")
+    _write(written, runs, timed, jobs, f"{about}; a decision every {interval:g} s.")
     return ExitCode.OK
 
 
@@ -184,18 +186,19 @@ def _check_written(written: _Written) -> None:
         )
 
 
-def _write(
-    written: _Written, runs: Sequence[Simulated], timed: Simulated, arrivals: Sequence[Arrival], about: str
-) -> None:
+def _write(written: _Written, runs: Sequence[Simulated], timed: Simulated, jobs: _Jobs, about: str) -> None:
     """Write the results. `timed` is the run whose timeline is written."""
     from ffdl_batch.cli.render.document_html import write_document
     from ffdl_batch.cli.render.simulation import plain_run, simulation_document, write_timeline
 
-    order = [one.job for one in sorted(arrivals, key=lambda one: one.submitted_s)]
+    order = [one.job for one in sorted(jobs.arrivals, key=lambda one: one.submitted_s)]
+    left_out = (
+        [f"Left out: {counted(jobs.left_out, 'line')} without GPUs or without a duration."] if jobs.left_out else []
+    )
     if written.timeline is not None:
         with open_output(written.timeline) as file:
             write_timeline(file, timed.run)
-    document = simulation_document([about], runs)
+    document = simulation_document([about, *left_out], runs)
     _draw(runs, order, document, written.png, written.html)
     if written.as_json:
         print_json({"simulation": [plain_run(one) for one in runs]})
@@ -263,12 +266,13 @@ def _load(source: _Source, pool: Pool, seed: int) -> _Jobs:
         return _Jobs(synthetic_arrivals(workload, times), models, times)
     assert source.arrivals is not None
     if is_trace(source.arrivals):
-        return _Jobs(read_trace(source.arrivals, times, pool.gpus, scaling, seed), models, times)
+        trace = read_trace(source.arrivals, times, pool.gpus, scaling, seed)
+        return _Jobs(trace.arrivals, models, times, trace.left_out)
     if source.throughput is None or source.convergence is None:
         return _Jobs(read_arrivals(source.arrivals, models, pool.gpus), models, times)
     measured = read_times(source.throughput, pool.node_gpus)
     models = read_models(source.convergence, measured)
-    return _Jobs(read_arrivals(source.arrivals, models, pool.gpus), models, measured)
+    return _Jobs(read_arrivals(source.arrivals, models, pool.gpus, source.convergence), models, measured)
 
 
 def _simulate(policies: Sequence[Policy], jobs: _Jobs, pool: Pool, setting: Setting) -> list[Simulated]:

@@ -116,7 +116,7 @@ def open_model(path: Path) -> Iterator[Archive]:
         mode = path.stat().st_mode
     except OSError as error:
         raise InputUnusable(
-            f"model {path}: {_reason(error)}", cure="the last argument is the model's directory or zip archive"
+            f"model {path}: {_reason(error)}", cure="name the model's directory or zip archive"
         ) from error
     if stat.S_ISDIR(mode):
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="ffdl-model-") as packed:

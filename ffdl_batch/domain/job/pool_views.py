@@ -31,6 +31,7 @@ class PoolView:
     partition: str
     gpus: int
     used_gpus: int
+    """GPUs of its running jobs, and of those in the scheduler's queue."""
     objective: str
     paused_at: float | None
     """None = it is not paused."""

@@ -287,7 +287,9 @@ class BatchBlock(Block):
     sweep: Annotated[object, WithJsonSchema(SWEEP_SCHEMA)] = Field(
         None, description="Variables of each element of an array: a grid of lists, or a list of mappings."
     )
-    elastic: ElasticBlock | None = Field(None, description="Sizes that the job can have while it trains.")
+    elastic: Annotated[ElasticBlock | None, BeforeValidator(nothing_is_empty)] = Field(
+        None, description="Sizes that the job can have while it trains."
+    )
     notify: NotifyBlock | None = Field(None, description="Recipients of notices, and the events that cause one.")
     slurm: SlurmBlock | None = Field(None, description="What only Slurm knows.")
     slurm_environment: Flag = Field(

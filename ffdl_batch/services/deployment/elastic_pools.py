@@ -13,6 +13,7 @@ from ffdl_batch.config.settings import ElasticPool, Settings
 from ffdl_batch.domain.job.elastic import workers_of
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
+from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.store import JobSize, LeasedJob, SizeState, Store
@@ -77,6 +78,17 @@ class ElasticPools:
     def backend_of(self, pool: ElasticPool) -> str:
         """Return the backend of the pool's jobs."""
         return pool.backend or self._adapters.default_name()
+
+    def problem_of(self, name: str) -> str:
+        """Return why the pool is not scaled; "" if it is."""
+        if self.missing:
+            needed = " and ".join(self.missing)
+            return f"{needed} not installed, so jobs run as submitted; to install: {INSTALL}"
+        try:
+            self._adapters.get(self.backend_of(self._settings.elastic[name]))
+        except InvalidRequest as error:
+            return f"{self._settings.origins.get('elastic', 'the configuration')}: elastic.pools.{name}: {error}"
+        return ""
 
     def sort_out(self, lease: StepLease, leased: Sequence[LeasedJob]) -> list[LeasedJob]:
         """Return the jobs of `leased` that may be submitted. Postpone the others until a scaler admits them."""

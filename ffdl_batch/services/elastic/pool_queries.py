@@ -73,9 +73,7 @@ def _view(
         paused_at,
         last.at,
         last.at + pool.interval_s if makes and last.at is not None else None,
-        f"{' and '.join(pools.missing)} not installed, so jobs run as submitted; to install: {INSTALL}"
-        if pools.missing
-        else "",
+        pools.problem_of(name),
         tuple(view for one, view in zip(jobs, shown, strict=True) if caller.is_admin or one.job.uid == caller.uid),
     )
 

@@ -281,6 +281,14 @@ def test_bench_share_refuses_wrong_options(daemon: FakeDaemon, pair: Path, optio
     assert (done.returncode, why in done.stderr, daemon.submissions) == (2, True, {}), done.stderr
 
 
+def test_bench_share_refuses_backend_with_one_slot(daemon: FakeDaemon, pair: Path) -> None:
+    config = pair / "config.toml"
+    config.write_text('[backend]\ndefault = "local"\n[backend.local]\nmax_jobs = 1\n')
+    done = share(daemon, pair)
+    assert (done.returncode, daemon.submissions) == (69, {}), done.stderr
+    assert f"{config}: with backend.local.max_jobs = 1" in done.stderr and "set it to 2 or more" in done.stderr
+
+
 def test_bench_share_of_jobs_without_gpus_divides_their_cpus(daemon: FakeDaemon, pair: Path) -> None:
     for name in ("a", "b"):
         (pair / f"{name}.yml").write_text(MANIFEST.format(name=name))

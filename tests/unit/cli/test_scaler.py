@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str, **answers: object) -> Resu
 
 def test_status_prints_pools_with_sizes_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     text = run(monkeypatch, "status", status=[POOL]).output
-    assert "4 of 4 in use" in text and "slurm, partition gpu" in text
+    assert "4 of 4 in use or requested" in text and "slurm, partition gpu" in text
     (line,) = [line for line in text.splitlines() if RUNS.id in line]
     assert line.split() == [RUNS.id, "digits", "PROCESSING", "4", "4", "256", "2", *RUNS.reason.split()]
     assert WAITS.reason in text and "Paused" not in text and "Problem" not in text

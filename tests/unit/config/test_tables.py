@@ -138,9 +138,10 @@ def test_elastic_pools_have_values_of_their_tables(tmp_path: Path) -> None:
         ),
         ("[elastic.pools.a]\ngpus = 0\n", "elastic.pools.a.gpus must be a whole number from 1 to 100000, not 0"),
         (
-            "[elastic.pools.a]\ngpus = 1\ncpus = 1\n",
-            "elastic.pools.a.cpus is not a known key; the keys are gpus",
+            "[elastic.pools.a]\ngpus = 1\nzone = 1\n",
+            "elastic.pools.a.zone is not a known key; the keys are gpus",
         ),
+        ("[elastic.pools.a]\ngpu = 4\n", "elastic.pools.a.gpu is not a known key; did you mean gpus?"),
         ('[elastic.pools.a]\ngpus = 1\nobjective = "x"\n', "objective must be one of completion, throughput, fair"),
         ("[elastic.pools.a]\ngpus = 1\ninterval_s = 0\n", "interval_s must be a number from 1 to 86400, not 0"),
     ],

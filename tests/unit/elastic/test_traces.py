@@ -45,7 +45,7 @@ def table(tmp_path: Path, text: str) -> Path:
 def test_job_of_cluster_keeps_its_duration_on_its_gpus(tmp_path: Path, text: str) -> None:
     path = table(tmp_path, text)
     assert is_trace(path)
-    small, large = read_trace(path, TIMES, 64, None, seed=3)
+    small, large = read_trace(path, TIMES, 64, None, seed=3).arrivals
     assert (small.submitted_s, large.submitted_s) == (0, 600)
     assert (small.gpus, large.gpus, large.batch) == (1, 8, 256)
     for job, duration_s in ((small, 600), (large, 3600)):
@@ -56,9 +56,9 @@ def test_job_of_cluster_keeps_its_duration_on_its_gpus(tmp_path: Path, text: str
 def test_scaling_of_recorded_jobs_is_chosen_or_by_seed(tmp_path: Path) -> None:
     lines = "".join(f"{number},4,2020-04-01 00:10:00,60\n" for number in range(30))
     path = table(tmp_path, f"job_id,gpu_num,submit_time,duration\n{lines}")
-    mixed = [[job.model for job in read_trace(path, TIMES, 64, None, seed)] for seed in (1, 1, 2)]
+    mixed = [[job.model for job in read_trace(path, TIMES, 64, None, seed).arrivals] for seed in (1, 1, 2)]
     assert mixed[0] == mixed[1] != mixed[2] and set(mixed[0]) == {one.value for one in Scaling}
-    chosen = read_trace(path, TIMES, 64, Scaling.BALANCED, 1)
+    chosen = read_trace(path, TIMES, 64, Scaling.BALANCED, 1).arrivals
     assert {job.model for job in chosen} == {"balanced"}
 
 
@@ -91,7 +91,7 @@ DAMAGED = {
     f"{HEADER}a,nan,balanced,1,32\n": "line 2: submitted_s is 'nan'",
     f"{HEADER}a,1e999,balanced,1,32\n": "line 2: submitted_s is '1e999'",
     f"{HEADER},1,balanced,1,32\n": "line 2: job is empty; write a value",
-    f'{HEADER}"a,1,balanced,1,32\n': "line 2: unexpected end of data",
+    f'{HEADER}"a,1,balanced,1,32\n': "line 2: a quotation mark is not closed; close it",
     f"{HEADER}\x1b[2J,1,balanced,\x1b[2J,32\n": r"gpus is '\\x1b\[2J'",
 }
 
@@ -125,6 +125,31 @@ def test_trace_without_jobs_that_use_gpus_and_reversed_times_are_refused(tmp_pat
         read_trace(table(tmp_path, nothing), TIMES, 64, None, 1)
     with pytest.raises(DamagedTable, match="line 2: end_time is before start_time"):
         read_trace(table(tmp_path, PHILLY.replace("2017-10-07 02:20", "2017-10-06 02:20")), TIMES, 64, None, 1)
+
+
+@pytest.mark.parametrize("text", [HELIOS, PHILLY, USAGE])
+def test_lines_of_trace_without_gpus_or_duration_are_counted(tmp_path: Path, text: str) -> None:
+    trace = read_trace(table(tmp_path, text), TIMES, 64, None, 1)
+    assert (len(trace.arrivals), trace.left_out) == (2, 1)
+
+
+def test_open_quotation_mark_is_reported_at_its_line(tmp_path: Path) -> None:
+    path = table(tmp_path, f'{HEADER}a,0,balanced,1,128\nb,0,"balanced,1,128\nc,0,balanced,1,128\n')
+    with pytest.raises(DamagedTable, match="line 3: a quotation mark is not closed; close it"):
+        read_arrivals(path, MODELS, 64)
+
+
+@pytest.mark.parametrize(("separator", "shown"), [(";", "';'"), ("\t", "tabs")])
+def test_other_separator_is_reported(tmp_path: Path, separator: str, shown: str) -> None:
+    path = table(tmp_path, HEADER.replace(",", separator))
+    with pytest.raises(DamagedTable, match=f"line 1: the cells are separated by {shown}; separate them by commas"):
+        read_arrivals(path, MODELS, 64)
+
+
+def test_model_missing_in_convergence_table_names_that_table(tmp_path: Path) -> None:
+    path = table(tmp_path, f"{HEADER}a,0,bert,1,128\n")
+    with pytest.raises(DamagedTable, match=r"line 2: model 'bert' is not in steps\.csv; add it there, or use balanced"):
+        read_arrivals(path, MODELS, 64, Path("steps.csv"))
 
 
 def test_binary_and_huge_files_are_refused(tmp_path: Path) -> None:

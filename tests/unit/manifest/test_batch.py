@@ -295,6 +295,14 @@ def test_batch_elastic_rejects_invalid_value_at_its_line(text: str, path: str, w
     assert f"batch.elastic.{path}: " in line if path else "error: learners: " in line
 
 
+def test_batch_elastic_rejects_missing_value() -> None:
+    lines = errors(parse(f"{MINIMAL}batch:\n  elastic:\n"))
+    assert [line.partition(": error: ")[2].partition(":")[0] for line in lines] == [
+        "batch.elastic.max_learners",
+        "batch.elastic.batch",
+    ]
+
+
 def test_batch_elastic_warns_of_batch_that_largest_size_cannot_hold() -> None:
     (line,) = warnings(parse(f"{MINIMAL}batch:\n  elastic: {{{ELASTIC}}}\n"))
     assert (

@@ -42,6 +42,14 @@ def test_status_announces_no_decision_about_pool_without_jobs(bench: Bench) -> N
     assert pool.decided_at is not None and (pool.jobs, pool.next_at) == ((), None)
 
 
+def test_status_names_unknown_backend_of_pool_and_known_ones(bench: Bench) -> None:
+    bench.site.set_settings(elastic={"default": replace(bench.pool, backend="slrum")})
+    platform = bench.site.platform
+    (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
+    assert pool.problem.startswith("the configuration: elastic.pools.default: there is no backend 'slrum'; known: ")
+    assert "slurm" in pool.problem
+
+
 def test_explanation_has_sizes_that_last_decision_compared(bench: Bench) -> None:
     platform = bench.site.platform
     first, _ = first_shrinks_for_second(bench)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ffdl_batch.cli.commands.bench.sharing import Candidate
     from ffdl_batch.client import Client
     from ffdl_batch.client.submissions.submission_builder import Wanted
+    from ffdl_batch.config import Settings
 
 PREFIX = "bench-"
 _USAGE = "ffdl bench share A.yml B.yml --model DIR"
@@ -96,20 +97,34 @@ def share(
     from ffdl_batch.cli.render.sharing import print_comparison
 
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
-    rates = settings_or_stop().rates
+    settings = settings_or_stop()
     wanted = collect_options(given, os.environ, manner)
     note = (lambda _: None) if manner.quiet else complain
     limits = Limits(seconds, timeout, queue_timeout)
     with open_client(quiet=manner.quiet) as client:
         candidates = _candidates(client, files, models, wanted, manner)
-        chosen = parse_shares(shares, candidates, rates)
+        chosen = parse_shares(shares, candidates, settings.rates)
+        _check_slots(candidates, settings)
         with trial_runs(client, manner) as runs:
-            found = SharedRun(client, runs, limits, rates, note).compare(candidates, chosen)
+            found = SharedRun(client, runs, limits, settings.rates, note).compare(candidates, chosen)
     if manner.as_json:
         print_json({"sharing": found})
     else:
         print_comparison(found)
     return int(ExitCode.OK if found.gain is not None else ExitCode.FAILED)
+
+
+def _check_slots(candidates: Sequence[Candidate], settings: Settings) -> None:
+    """Raise Stop if the configuration lets the backend run only one job at once, so that the second one never
+    starts."""
+    default = settings.effective_backend(os.environ)[0]
+    for backend in sorted({one.submission.backend or default for one in candidates}):
+        if settings.backend_settings(backend).get("max_jobs") == 1:
+            files = ", ".join(settings.backend_origins(backend))
+            raise Stop(
+                ExitCode.UNAVAILABLE,
+                f"{files}: with backend.{backend}.max_jobs = 1, the two jobs cannot run at once; set it to 2 or more",
+            )
 
 
 def _candidates(
