@@ -43,7 +43,7 @@ def status(*, as_json: bool) -> None:
 def explain(job_id: str, *, as_json: bool) -> None:
     """Show why a job has its size.
 
-    The output has the sizes that the last decision about its pool compared.
+    The output has the sizes that the last decision about this job compared.
     """
     with open_client() as client:
         found = client.pools.explain(job_id)
@@ -126,7 +126,8 @@ def _print_explanation(found: SizeExplanation) -> None:
     wanted = f"{counted(found.wanted_gpus, 'GPU')}, batch {found.wanted_batch}" if found.wanted_gpus else "waiting"
     print_line("Job", found.id)
     print_line("Pool", f"{found.pool}, {counted(found.pool_gpus, 'GPU')} for {counted(found.pool_jobs, 'job')}")
-    print_line("Decided", format_time(found.decided_at))
+    older = "" if found.is_newest else " (the last decision that compared sizes of this job; newer ones did not)"
+    print_line("Decided", format_time(found.decided_at) + older)
     print_line("Before", size)
     print_line("After", wanted)
     print_line("Held", found.hold)

@@ -79,6 +79,8 @@ class SizeExplanation:
     pool_gpus: int
     """GPUs that the decision divided among them."""
     options: tuple[SizeOption, ...]
+    is_newest: bool = True
+    """Whether no newer decision about the pool exists, which did not compare sizes of this job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,9 +102,20 @@ def _job(one: ElasticJob, last: _Last) -> PoolJobView:
 def _last(storage: JobStorage, pool: str) -> _Last:
     """Return the last decision. If it is damaged, or if an older release wrote it in another format, return an empty
     one."""
-    found, none = next(storage.store.elastic.decisions(pool, 1), None), _Last(None, {}, {}, 0)
-    if found is None:
-        return none
+    found = next(storage.store.elastic.decisions(pool, 1), None)
+    return _Last(None, {}, {}, 0) if found is None else _decoded(found)
+
+
+def _newest_with(storage: JobStorage, pool: str, job_id: str) -> _Last:
+    """Return the newest stored decision that includes the job; an empty one if none does. The number of stored
+    decisions is limited."""
+    empty = _Last(None, {}, {}, 0)
+    decoded = map(_decoded, storage.store.elastic.decisions(pool))
+    return next(iter(deque((one for one in decoded if job_id in one.jobs), maxlen=1)), empty)
+
+
+def _decoded(found: StoredDecision) -> _Last:
+    none = _Last(None, {}, {}, 0)
     try:
         inputs, targets = json.loads(found.inputs), json.loads(found.targets)
         jobs = {one["name"]: one for one in inputs["jobs"]}
@@ -114,7 +126,8 @@ def _last(storage: JobStorage, pool: str) -> _Last:
 
 
 def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_id: str) -> SizeExplanation:
-    """Return why a job has its size. Raises :class:`Refused` if the last decision did not include the job."""
+    """Return why a job has its size. Raises :class:`Refused` if no stored decision included
+    the job."""
     job = own_job(storage.store, caller, job_id)
     name = pools.pool_of(job)
     if name is None:
@@ -122,11 +135,12 @@ def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_i
             f"{job.id} belongs to no pool, so its size does not change", "to list the pools: ffdl scaler status"
         )
     last = _last(storage, name)
+    is_newest = job.id in last.jobs
+    if not is_newest:
+        last = _newest_with(storage, name, job.id)
     found = last.jobs.get(job.id)
     if found is None or last.at is None:
-        raise wrong_state(
-            f"the last decision about pool {name} compared no sizes of {job.id}, which is now {job.state}"
-        )
+        raise wrong_state(f"no stored decision about pool {name} compared sizes of {job.id}, which is now {job.state}")
     fastest = {one["name"]: min((size[1] for size in one["sizes"]), default=math.inf) for one in last.jobs.values()}
     wanted_gpus, wanted_batch = last.targets[job.id]
     return SizeExplanation(
@@ -143,6 +157,7 @@ def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_i
         rank=sum(one >= fastest[job.id] for one in fastest.values()),
         pool_jobs=len(fastest),
         pool_gpus=last.gpus,
+        is_newest=is_newest,
         options=tuple(SizeOption(gpus, batch, seconds) for gpus, seconds, batch in found["sizes"]),
     )
 

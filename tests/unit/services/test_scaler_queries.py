@@ -71,8 +71,23 @@ def test_damaged_or_older_last_decision_counts_as_none(bench: Bench, inputs: str
     assert platform.storage.store.elastic.add_decision(lease, stored)
     (pool,) = show_pools(platform.storage, platform.elastic_pools, bench.site.caller)
     assert (pool.decided_at, pool.next_at, len(pool.jobs)) == (None, None, 2)
-    with pytest.raises(Refused, match="compared no sizes"):
-        explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
+    found = explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
+    assert (found.is_newest, found.wanted_gpus) == (False, 2), "the decision before it counts"
+
+
+def test_explanation_is_from_newest_decision_that_compared_sizes_of_job(bench: Bench) -> None:
+    platform = bench.site.platform
+    first = bench.arrive("first")
+    found = explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
+    assert found.is_newest
+    inputs = last_inputs(bench) | {"jobs": []}
+    stored = StoredDecision("default", bench.site.clock.now() + 1, json.dumps(inputs), "[]")
+    assert platform.storage.store.elastic.add_decision(bench.scaler._leases["default"].named, stored)
+    older = explain_size(platform.storage, platform.elastic_pools, bench.site.caller, first.id)
+    assert older == replace(found, is_newest=False)
+    other = bench.accept("other")
+    with pytest.raises(Refused, match="no stored decision about pool default compared sizes of"):
+        explain_size(platform.storage, platform.elastic_pools, bench.site.caller, other.id)
 
 
 def test_replay_repeats_recorded_decisions_and_finds_another_policy(
