@@ -10,13 +10,15 @@ from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job import learner_layout, spec
 from ffdl_batch.domain.job.elastic import DEFAULT_POOL, Elastic, LearningRate
 from ffdl_batch.domain.job.secret_references import MOVED, reference
+from ffdl_batch.domain.launch.limits import IdleLimit
+from ffdl_batch.domain.quantity import UNLIMITED_S
 from ffdl_batch.domain.sbatch.values import EXPEDITE
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
 from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence, locate, path_text, walk
 from ffdl_batch.manifest.finding_log import FindingLog
-from ffdl_batch.manifest.models.batch import BatchBlock, ElasticBlock, ManifestBlock
+from ffdl_batch.manifest.models.batch import BatchBlock, ElasticBlock, IdleBlock, ManifestBlock
 from ffdl_batch.manifest.models.ffdl import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
 
 
@@ -98,6 +100,7 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         secrets=block.secrets,
         checkpoint=_checkpoint(block),
         hang_s=spec.HANG_S if block.health is None or block.health.hang_s is None else block.health.hang_s,
+        idle=_idle(block.idle),
         retry=spec.Retry(**block.retry.model_dump()) if block.retry else spec.Retry(),
         restart=spec.Restart(block.restart),
         staging=spec.Staging(block.staging),
@@ -121,6 +124,12 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         output=block.output,
         slurm_environment=bool(block.slurm_environment),
     )
+
+
+def _idle(block: IdleBlock | None) -> IdleLimit | None:
+    if block is None or block.for_s == UNLIMITED_S:
+        return None
+    return IdleLimit(block.gpu_below, spec.IDLE_S if block.for_s is None else block.for_s)
 
 
 def _checkpoint(block: BatchBlock) -> spec.Checkpoint:

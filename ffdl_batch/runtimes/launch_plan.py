@@ -121,6 +121,7 @@ def _fill(request: LaunchRequest, subject: Subject, start: Start) -> LaunchFile:
             lead_s=request.lead_s,
             lead_from=request.lead_from,
             hang_s=float(spec.batch.hang_s),
+            idle=spec.batch.idle,
         ),
         logs=request.logs,
         checkpoint_saved_by=checkpoint.saved_by.value,

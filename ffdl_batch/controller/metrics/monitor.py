@@ -17,6 +17,7 @@ from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.metrics.collector_process import Collector, all_over, make_spec
 from ffdl_batch.controller.metrics.hang_detection import HangDetection
+from ffdl_batch.controller.metrics.idle_gpus import IdleGpus
 from ffdl_batch.controller.metrics.resource_usage import Cgroup, Gpus, ProcessUsage, find_own
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, encode_sample
@@ -120,6 +121,7 @@ class Monitor:
         self._look, self._clock = look, clock
         self._node_rank, self._in_pod = node_rank, launch.pod is not None
         self._health = HangDetection(launch, learner_ids, journal)
+        self.idle_gpus = IdleGpus(launch.limits.idle, journal)
         self._roots: Roots = dict
         self._ended: Set[int] = set()
         self._finishing = self._is_abandoned = False
@@ -193,7 +195,10 @@ class Monitor:
 
     def _sample(self) -> None:
         roots = self._roots()
-        self._health.look(self._clock(), roots, self._sampler.take(roots))
+        sample = self._sampler.take(roots)
+        if roots:
+            self.idle_gpus.look(self._clock(), sample)
+        self._health.look(self._clock(), roots, sample)
 
     def _prepare(self) -> None:
         os.makedirs(self._attempt.metrics, mode=0o700, exist_ok=True)

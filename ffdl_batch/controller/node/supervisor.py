@@ -19,6 +19,7 @@ from ffdl_batch.controller.learner.environment import EnvironmentRefused
 from ffdl_batch.controller.learner.learner import Ending, Learner
 from ffdl_batch.controller.learner.orphans import end_leftovers
 from ffdl_batch.controller.learner.restarts import Restarts, Spawned
+from ffdl_batch.controller.metrics.idle_gpus import IDLE_CODE
 from ffdl_batch.controller.metrics.monitor import Monitor
 from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, NodeMounts
 from ffdl_batch.controller.node.control_poller import ControlPoller
@@ -159,7 +160,7 @@ class Supervisor:
             while self.learners or self.restarts.pending or self.services.failed:
                 self._handle_requests()
                 self._mind_services()
-                self._mind_mounts()
+                self._mind_resources()
                 self._check_networks()
                 for learner_id in [number for number in self.learners if self.watch.inner_pid(number)]:
                     self.seats.hide(learner_id)
@@ -237,9 +238,10 @@ class Supervisor:
             if self.asking.is_quiet:
                 self._fail(failed.learner_id)
 
-    def _mind_mounts(self) -> None:
-        """Kill the learners if a mount is gone: they would read errors or nothing."""
-        if self.mounting.failure() and self.asking.is_quiet:
+    def _mind_resources(self) -> None:
+        """Kill the learners if a mount is gone, because they would read errors or nothing, or if their GPUs were idle
+        for too long."""
+        if (self.mounting.failure() or self.meter.idle_gpus.exceeded) and self.asking.is_quiet:
             for learner in self.learners.values():
                 learner.kill("")
 
@@ -262,6 +264,8 @@ class Supervisor:
             detail, fault = self.networks.wrong[ending.learner_id], NETWORK_CODE
         elif ending.failed and not ending.asked and self.mounting.failure(DOUBT_DATA_S):
             detail, fault = f"learner {ending.learner_id} lost its data: {self.mounting.failure()}", DATA_CODE
+        elif ending.failed and not ending.asked and self.meter.idle_gpus.exceeded:
+            detail, fault = f"the job was ended: {self.meter.idle_gpus.exceeded}", IDLE_CODE
         elif ending.failed and not ending.began and not fault:
             detail, fault = self._complaint(ending)
         fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})

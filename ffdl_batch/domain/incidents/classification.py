@@ -41,6 +41,7 @@ _BY_CODE = {
     "C202": "user.memory",
     "C204": "user.storage",
     "C205": "user.results",
+    "C206": "user.idle_gpus",
     "S100": "user.resources",
     "S101": "platform.submission",
     "S103": "container.image_missing",

@@ -64,6 +64,11 @@ _TABLE = (
         "compare its data share and its node with the others'; see ffdl metrics",
     ),
     IncidentKind(
+        "user.idle_gpus",
+        "GPUs were idle",
+        "see ffdl metrics and ffdl advise; request fewer GPUs, or change batch.idle of the manifest",
+    ),
+    IncidentKind(
         "data.credentials", "a store refused the credentials", "check the secrets that the manifest names; ffdl secret"
     ),
     IncidentKind("data.missing", "data were not found", "check bucket, prefix and directory by name"),

@@ -1,4 +1,4 @@
-"""Finds incidents that end nothing: learners that hang, and learners that make the others wait. Pure."""
+"""Finds incidents that end nothing: learners that hang or make the others wait, and warnings of idle GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 from ffdl_batch.domain.incidents.incident import Evidence, Incident
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind
 
-HANG, STRAGGLER = "user.hang", "user.straggler"
+HANG, STRAGGLER, IDLE_GPUS = "user.hang", "user.straggler", "user.idle_gpus"
 SLOW = 1.5
 """A learner is a straggler if a step takes more than so many times the median of the others."""
-ALARMS = frozenset({EventKind.HANG, EventKind.PACE})
+ALARMS = frozenset({EventKind.HANG, EventKind.PACE, EventKind.IDLE})
 
 
 class _Pace(NamedTuple):
@@ -28,11 +28,14 @@ def alarms(job_id: str, attempt: int, events: Sequence[Event]) -> list[Incident]
     learner that was reported first. `lost_gpu_s` is 0: whether work is lost depends on the end.
     """
     found: list[Incident] = []
-    hangs, still_until = 0, -math.inf
+    hangs, idles, still_until = 0, 0, -math.inf
     paces: dict[int, _Pace] = {}
     slow: set[int] = set()
     for event in events:
         learner = event.fields.get("learner_id")
+        if event.kind is EventKind.IDLE:
+            idles += 1
+            found.append(_idle(job_id, attempt, event, idles))
         if event.kind not in ALARMS or not isinstance(learner, int):
             continue
         if event.kind is EventKind.HANG:
@@ -78,6 +81,14 @@ def _hang(job_id: str, attempt: int, event: Event, learner: int, number: int) ->
     return Incident(
         job_id, attempt, f"hang-{number}", HANG, event.at,
         message=message, nodes=(host,) if host else (), learner=learner, evidence=tuple(evidence),
+    )  # fmt: skip
+
+
+def _idle(job_id: str, attempt: int, event: Event, number: int) -> Incident:
+    host, message = str(event.fields.get("host") or ""), str(event.fields.get("message") or "GPUs are idle")
+    return Incident(
+        job_id, attempt, f"idle-{number}", IDLE_GPUS, event.at,
+        message=message, nodes=(host,) if host else (), evidence=(Evidence("controller", message, event.at),),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.elastic import Elastic
+from ffdl_batch.domain.launch.limits import IdleLimit
 from ffdl_batch.domain.launch.network_level import NetworkLevel as NetworkLevel  # noqa: PLC0414 - it belongs to the spec
 from ffdl_batch.domain.quantity import UNLIMITED_S
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -181,6 +182,7 @@ class Checkpoint:
 
 
 HANG_S = 1800
+IDLE_S = 1800
 """Seconds without a sign of life after which a learner counts as hung; 0 = never."""
 
 
@@ -255,6 +257,8 @@ class BatchOptions:
     """Variable → reference to a secret."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     hang_s: int = HANG_S
+    idle: IdleLimit | None = None
+    """`batch.idle`."""
     retry: Retry = field(default_factory=Retry)
     restart: Restart = Restart.JOB
     staging: Staging = Staging.INLINE

@@ -31,6 +31,16 @@ class Lead:
 
 
 @dataclass(frozen=True)
+class IdleLimit:
+    """When a job is ended because all GPUs of a node are idle."""
+
+    below: float
+    """A GPU that is busy for a smaller share of the time, from 0 to 1, is idle."""
+    for_s: int
+    """Seconds for which all of them must be idle."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """Limits of an attempt, in seconds."""
 
@@ -50,6 +60,8 @@ class Limits:
     """Interval at which what learners write is uploaded while they run."""
     hang_s: float = 0.0
     """A learner without a sign of life for so long may hang; 0 = this is not checked."""
+    idle: Optional[IdleLimit] = None
+    """None = jobs with idle GPUs are not ended."""
 
 
 LEAD_MARGIN = 1.5

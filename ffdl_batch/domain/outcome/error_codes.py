@@ -130,6 +130,12 @@ FAULTS: dict[str, FaultKind] = {
             "results that may not be read",
             "make the entries that the message names readable (chmod -R u+rwX), and run: ffdl daemon restart",
         ),
+        _user(
+            "C206",
+            "the GPUs were idle for longer than batch.idle permits",
+            "find out with ffdl metrics and ffdl advise what the job waits for; request fewer GPUs, or set "
+            "batch.idle.for to a longer time",
+        ),
     )
 }
 

@@ -35,6 +35,7 @@ from ffdl_batch.manifest.models.sbatch_values import (
 from ffdl_batch.manifest.models.scalars import (
     ENV_NAME,
     FLAG_SCHEMA,
+    SHARE_SCHEMA,
     Count,
     CountFromZero,
     Cpus,
@@ -50,6 +51,7 @@ from ffdl_batch.manifest.models.scalars import (
     any_case,
     one_of,
     read_label,
+    read_share,
     refusal,
     shown,
     word_schema,
@@ -192,6 +194,17 @@ class HealthBlock(Block):
     )
 
 
+class IdleBlock(Block):
+    """When a job is ended because its GPUs are idle."""
+
+    gpu_below: Annotated[float, BeforeValidator(read_share), WithJsonSchema(SHARE_SCHEMA)] = Field(
+        0.05, description="Use of each GPU of a node below which it is idle, in per cent; 5%."
+    )
+    for_s: TimeLimit = Field(
+        None, alias="for", description="How long all GPUs of a node must be idle; 30m. A warning is sent at half of it."
+    )
+
+
 class RoleBlock(Block):
     """One role of a distributed job."""
 
@@ -271,6 +284,7 @@ class BatchBlock(Block):
     checkpoint: CheckpointBlock | None = Field(None, description="How checkpoints are asked for.")
     retry: RetryBlock | None = Field(None, description="Further attempts.")
     health: HealthBlock | None = Field(None, description="When a learner counts as hung.")
+    idle: IdleBlock | None = Field(None, description="When a job with idle GPUs is ended; never.")
     restart: Annotated[str, BeforeValidator(one_of(RESTARTS, "job")), word_schema(*RESTARTS)] = Field(
         "job", description="What a failed learner ends: job, the attempt; learner, itself, and it is started again."
     )

@@ -176,6 +176,18 @@ def read_time(value: object) -> int | None:
     return _quantity(parse_requested_time, text) if text.strip() else None
 
 
+SHARE_SCHEMA: dict[str, object] = {"type": ["string", "number"], "pattern": r"^\s*[0-9]+([.][0-9]+)?\s*%?\s*$"}
+
+
+def read_share(value: object) -> float:
+    """Return a share from 0 to 1, written in per cent: ``5%`` or 5."""
+    text = read_text(value).strip()
+    number = text.removesuffix("%").strip()
+    if not re.fullmatch(r"[0-9]{1,3}([.][0-9]{1,9})?", number) or not 0 < float(number) <= 100:
+        raise refusal(f"{shown(text)} is not a percentage above 0 and up to 100", "write it as 5%")
+    return float(number) / 100
+
+
 def _quantity(parse: Callable[[str], int], text: str) -> int:
     """Split the parser's sentence into what is wrong and the advice after its semicolon."""
     try:

@@ -169,3 +169,12 @@ def test_straggler_alarm_reports_slow_learner_once_even_if_it_reported_first() -
     assert "1.9 s a step, 1.9 times as long as the others (1 s)" in found.message
     [first] = found_in(pace(1, 1, 3.0), pace(2, 2, 1.0))
     assert (first.learner, first.nodes, first.at) == (1, ("n1",), 1002.0)
+
+
+def test_alarms_report_each_warning_of_idle_gpus() -> None:
+    first, second = found_in(
+        event(1, EventKind.IDLE, host="n1", message="each GPU on n1 was idle"), event(2, EventKind.IDLE, host="n2")
+    )
+    assert (first.kind, first.episode, first.nodes, first.code) == ("user.idle_gpus", "idle-1", ("n1",), "000")
+    assert first.message == "each GPU on n1 was idle"
+    assert (second.episode, second.nodes, second.message) == ("idle-2", ("n2",), "GPUs are idle")

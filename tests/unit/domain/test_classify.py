@@ -61,6 +61,7 @@ CASES: list[tuple[str, Ended]] = [
     ("user.storage", replace(BASE, code="C204", seen=seen(EndCause.OUT_OF_STORAGE))),
     ("user.results", replace(BASE, code="C205", message="store-results on n1: [Errno 13] Permission denied: '/r/d'")),
     ("user.results", staged("unreadable", "C205")),
+    ("user.idle_gpus", replace(BASE, code="C206", message="the job was ended: each GPU on n1 was busy for less")),
     ("user.model", replace(BASE, code="S301", message="load-model on n1: not a zip file")),
     ("user.resources", replace(BASE, code="S100")),
     ("user.request", replace(BASE, code="S101", refused=True)),

@@ -18,6 +18,7 @@ from ffdl_batch.domain.job.spec import (
     Retry,
     Role,
 )
+from ffdl_batch.domain.launch.limits import IdleLimit
 from ffdl_batch.manifest import Defaults
 from tests.unit.manifest.samples import CORPUS, MINIMAL, errors, notes, parse, read, warnings
 
@@ -363,3 +364,25 @@ def test_evaluation_metrics_of_every_type_produce_no_finding(kind: str) -> None:
 def test_batch_block_produces_no_finding_for_empty_entries() -> None:
     parsed = parse(f"{MINIMAL}batch: {{secrets: , profile: , kubernetes: {{}}, elastic: , notify: {{mail: me}}}}\n")
     assert warnings(parsed) == [] == [line for line in notes(parsed) if "batch" in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("{gpu_below: 5%, for: 30m}", IdleLimit(0.05, 1800)),
+        ("{}", IdleLimit(0.05, 1800)),
+        ("{gpu_below: 12.5, for: 2h}", IdleLimit(0.125, 7200)),
+        ("{for: UNLIMITED}", None),
+        ("", None),
+    ],
+)
+def test_idle_reads_share_in_per_cent_and_time(text: str, limit: IdleLimit | None) -> None:
+    got = batch(f"{{idle: {text}}}")
+    assert got.idle == limit
+    assert from_plain(BatchOptions, to_plain(got)) == got
+
+
+@pytest.mark.parametrize("share", ["0", "101%", "five", "-5%", "1e1"])
+def test_idle_refuses_share_that_is_no_percentage(share: str) -> None:
+    [error] = errors(parse(f"{MINIMAL}batch: {{idle: {{gpu_below: {share}}}}}\n"))
+    assert "is not a percentage above 0 and up to 100" in str(error)
