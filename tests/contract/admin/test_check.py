@@ -28,7 +28,7 @@ def job_id(desk: Desk) -> str:
 
 
 def test_db_check_reports_no_fault_in_intact_database(desk: Desk, job_id: str) -> None:
-    assert desk.done("db", "check") == "no fault in 2 jobs, 1 attempt, 4 changes of state; schema revision 0005\n"
+    assert desk.done("db", "check") == f"no fault in 2 jobs, 1 attempt, 4 changes of state; schema revision {HEAD}\n"
     told = json.loads(desk.done("db", "check", "--json"))
     assert (told["schema"], told["jobs"], told["attempts"], told["entries"], told["faults"]) == (1, 2, 1, 4, [])
 
