@@ -69,6 +69,8 @@ class Trained:
     loss: float | None
     stopped: frozenset[int] = frozenset()
     """Attempts that the scaler ended to let the job wait."""
+    why: str = ""
+    """Error code and message of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ def collect(desk: Desk, ids: Mapping[str, str], samples: Mapping[Job, int], plac
             tuple(one for token, one in allocations if token.rpartition("-")[0] == job_id),
             _loss(_logs(desk, job_id)),
             _stopped(desk, job_id),
+            f"{listed[job_id]['error_code']} {listed[job_id]['message']}",
         )
         for job in samples
         for job_id in (ids[job.name],)

@@ -53,7 +53,7 @@ def _beside(fixed: Course, elastic: Course) -> Iterator[str]:
 def _of_training(one: Trained) -> Iterator[str]:
     name = one.job.name
     if one.state != "COMPLETED":
-        yield f"{name}: the job is {one.state}, not COMPLETED"
+        yield f"{name}: the job is {one.state}, not COMPLETED: {one.why}"
     if one.loss is None:
         yield f"{name}: the job printed no loss"
     saved, saving = 0, 0

@@ -70,7 +70,7 @@ def test_checkpoint_that_a_kill_interrupted_may_be_whole() -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda one: replace(one, state="FAILED"), "the job is FAILED, not COMPLETED"),
+        (lambda one: replace(one, state="FAILED", why="C201 it failed"), "is FAILED, not COMPLETED: C201 it failed"),
         (lambda one: replace(one, loss=None), "the job printed no loss"),
         (lambda one: replace(one, loss=0.1 + 1.1 * LOSS_TOLERANCE), "with a fixed size"),
         (lambda one: replace(one, sessions=one.sessions[:1]), "300 of 900 samples were trained"),
