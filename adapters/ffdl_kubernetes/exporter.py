@@ -63,6 +63,7 @@ KEY_FATES = {
     "batch.array": KeyFate(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
     "batch.sweep": KeyFate(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
     "batch.health": KeyFate(Fate.MAPPED, "the launch file"),
+    "batch.idle": KeyFate(Fate.MAPPED, "the launch file"),
     "batch.retry": KeyFate(Fate.DROPPED, "", f"no further attempt is started: {_DAEMON}"),
     "batch.restart": KeyFate(Fate.MAPPED, "the launch file"),
     "batch.dependency": KeyFate(Fate.DROPPED, "", f"it does not wait for other jobs: {_DAEMON}"),

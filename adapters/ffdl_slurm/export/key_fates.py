@@ -46,6 +46,7 @@ KEY_FATES = {
     "batch.placement": _near("--ntasks-per-node", "each learner has a node of its own"),
     "batch.checkpoint": _near("--signal", "it is requested before the time limit; Slurm waits KillWait at most"),
     "batch.health": _lost("hanging learners are not detected"),
+    "batch.idle": _lost("idle GPUs do not end the job"),
     "batch.retry": _lost("no further attempt is started; the next job finds CHECKPOINT_DIR"),
     "batch.roles": _near(
         "the command of each task", "services end after the others; all nodes have the same resources"
