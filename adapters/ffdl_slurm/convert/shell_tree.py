@@ -21,7 +21,8 @@ LAUNCHERS = frozenset({
     "ssh", "pdsh", "clush", "pssh", "rsh",
 })  # fmt: skip
 """Programs that matter also if another program, a variable or a text starts them."""
-_INSTALLS = frozenset({"pip", "pip3", "conda", "mamba", "apt", "apt-get", "yum", "dnf", "command", "pkill", "killall"})
+_INSTALLERS = frozenset({"pip", "pip3", "conda", "mamba", "apt", "apt-get", "yum", "dnf", "command"})
+"""Programs whose arguments can have the names of launchers, which they do not start."""
 _STARTS = re.compile(rf"(?<![\w./-])(?:{'|'.join(sorted(LAUNCHERS))})(?=[\s\"']|$)")
 _JOINED = frozenset({
     "string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "process_substitution",
@@ -188,7 +189,12 @@ def _commands(node: Node, line: int) -> Iterator[Command]:
     before = "".join(f"{one} " for one in assigned)
     first = Command(line, node.start_byte, node.end_byte, tuple(words), before, "", top, redirected)
     yield first
-    if first.name in SPEAKS or first.name in _INSTALLS or node.type in _DECLARES or first.name in LAUNCHERS - {"srun"}:
+    if (
+        first.name in SPEAKS
+        or first.name in _INSTALLERS
+        or node.type in _DECLARES
+        or first.name in LAUNCHERS - {"srun"}
+    ):
         return
     for index, word in enumerate(words[1:], 1):
         name = (word.value or "").rsplit("/", 1)[-1]

@@ -20,7 +20,7 @@ DEFAULT_NAMES = ("venv", ".venv", ".git", "__pycache__")
 _MOST_BYTES = 1 << 20
 
 IsLeftOut = Callable[[str], bool]
-"""Tells whether the path of a file, relative to the model, is not sent; paths of directories end with a slash."""
+"""Returns whether the path of a file, relative to the model, is not sent; paths of directories end with a slash."""
 
 
 def read_exclusions(root: Path) -> IsLeftOut:

@@ -18,7 +18,7 @@ from ffdl_batch.services.job_files.removal import remove_files
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.queries.disk_use import with_disk_use
 from ffdl_batch.services.queries.jobs import detailed, own_job_or_removed
-from ffdl_batch.services.refusals import Refused, try_again, wrong_state
+from ffdl_batch.services.refusals import try_again, wrong_state
 
 log = logging.getLogger(__name__)
 
@@ -84,19 +84,13 @@ def _remove_files(storage: JobStorage, job: Job) -> None:
 
 
 def _refuse_unless_removable(storage: JobStorage, job: Job) -> None:
-    if refusal := _why_not(storage, job):
-        raise refusal
-
-
-def _why_not(storage: JobStorage, job: Job) -> Refused | None:
     if job.state not in REMOVABLE:
         what = "and can be resumed" if job.state is JobState.HALTED else "and has not ended"
-        return wrong_state(f"{job.id} is {job.state} {what}, so it is not removed", f"ffdl cancel {job.id} first")
+        raise wrong_state(f"{job.id} is {job.state} {what}, so it is not removed", f"ffdl cancel {job.id} first")
     number = _pending_upload(storage, job)
-    if number is None:
-        return None
-    what = f"results or logs of attempt {number} of {job.id} are not stored yet, so the job is not removed"
-    return wrong_state(what, f"ffdl show {job.id} prints what the upload waits for")
+    if number is not None:
+        what = f"results or logs of attempt {number} of {job.id} are not stored yet, so the job is not removed"
+        raise wrong_state(what, f"ffdl show {job.id} prints what the upload waits for")
 
 
 def _pending_upload(storage: JobStorage, job: Job) -> int | None:

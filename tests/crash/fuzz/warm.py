@@ -45,7 +45,7 @@ IMPORTED_LATE = (
     "ffdl_batch.store.migrations.versions.v0001_first_tables", "ffdl_batch.store.migrations.versions.v0002_tokens",
     "ffdl_batch.store.migrations.versions.v0003_attempt_sizes",
     "ffdl_batch.store.migrations.versions.v0004_elastic_pools",
-    "ffdl_batch.store.migrations.versions.v0005_attempt_sizes",
+    "ffdl_batch.store.migrations.versions.v0005_attempt_gpus",
     "ffdl_batch.store.migrations.versions.v0006_removed_jobs",
     "httptools", "sqlalchemy.dialects.sqlite",
     "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",

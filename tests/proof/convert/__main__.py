@@ -78,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in [*differing, *(f"lost: {line}" for line in lost)]:
             print(f"{case.name}: {line}", file=sys.stderr)
     understood = len(cases) - wrapped - refused - not_run
-    told = (f", {refused} refused" if refused else "") + (f", {not_run} not compared" if not_run else "")
-    print(f"{len(cases)} scripts, {understood} understood, {wrapped} run whole{told}")
+    others = (f", {refused} refused" if refused else "") + (f", {not_run} not compared" if not_run else "")
+    print(f"{len(cases)} scripts, {understood} understood, {wrapped} run whole{others}")
     print(", ".join(f"{counts[fate]} directives {fate}" for fate in Fate))
     print(f"{wrong} wrong, {losing} silently lost")
     return 1 if wrong or losing else 0

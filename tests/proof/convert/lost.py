@@ -54,18 +54,20 @@ def _directives(text: str, judged: Sequence[Judged]) -> Iterator[str]:
 
 
 def _options(judged: Sequence[Judged], before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    reported = [one for one in judged if one.fate is not Fate.MAPPED or one.reason]
     for name in sorted(_PASSED & before.keys()):
         flag = name in ("requeue", "hold") and name in after and before[name] in ("", "1", "yes")
         if flag or after.get(name) == before[name] or not before[name].strip():
             continue
-        told = [one for one in judged if one.fate is not Fate.MAPPED or one.reason]
-        if not any(name in one.text.lower().replace("_", "-") for one in told) and not _letter_told(name, told):
+        if not any(name in one.text.lower().replace("_", "-") for one in reported) and not _letter_reported(
+            name, reported
+        ):
             yield f"--{name}={before[name]} became {after.get(name)}"
 
 
-def _letter_told(name: str, told: Sequence[Judged]) -> bool:
+def _letter_reported(name: str, reported: Sequence[Judged]) -> bool:
     letters = [letter for letter, long in LETTERS.items() if long == name]
-    return any(one.text.startswith(f"-{letter}") for letter in letters for one in told)
+    return any(one.text.startswith(f"-{letter}") for letter in letters for one in reported)
 
 
 def _body(text: str, judged: Sequence[Judged], *, arguments: bool) -> Iterator[str]:

@@ -52,16 +52,18 @@ def compare(
         return [f"exit status {original.status} became {again.status}: {again.said.strip()[-300:]}"]
     if len(before) != len(after):
         return [f"{len(before)} programs became {len(after)}: {_names(before)} / {_names(after)}"]
-    told = _told(conversion)
+    reported = _reported(conversion)
     if understood:
         after = [_in_image(one, conversion) for one in after]
-        before, once_more = ([_without_told(one, conversion) for one in records] for records in (before, once_more))
+        before, once_more = ([_without_reported(one, conversion) for one in records] for records in (before, once_more))
     if beside:
         once_more = _nearest(before, once_more)
-        after = _matched(before, after, lambda old, new: not _differing(before[old], after[new], once_more[old], told))
+        after = _matched(
+            before, after, lambda old, new: not _differing(before[old], after[new], once_more[old], reported)
+        )
     wrong: list[str] = []
     for one, other, third in zip(before, after, once_more, strict=True):
-        wrong += _differing(one, other, third, told)
+        wrong += _differing(one, other, third, reported)
     if understood:
         wrong += _preparations(original.records, again.records)
     return wrong
@@ -77,7 +79,7 @@ def _in_image(record: Record, conversion: Conversion) -> Record:
     return {**record, "env": {**env, "STUB_CONTAINER": json.dumps([framework["version"], []])}}
 
 
-def _without_told(record: Record, conversion: Conversion) -> Record:
+def _without_reported(record: Record, conversion: Conversion) -> Record:
     """Return the record without options of its container that the report names as dropped or approximated. Commands
     outside of the container are in the learner's."""
     framework, env = conversion.manifest["framework"], record["env"]
@@ -85,8 +87,8 @@ def _without_told(record: Record, conversion: Conversion) -> Record:
     if not conversion.contained:
         return record
     image, options = json.loads(env.get("STUB_CONTAINER") or json.dumps([framework["version"], []]))
-    told = " ".join(f"{one.text} {one.reason}" for one in conversion.judged if one.fate is not Fate.MAPPED)
-    left = [option for option in options if str(option[0]) not in told]
+    reported = " ".join(f"{one.text} {one.reason}" for one in conversion.judged if one.fate is not Fate.MAPPED)
+    left = [option for option in options if str(option[0]) not in reported]
     return {**record, "env": {**env, "STUB_CONTAINER": json.dumps([image, left])}}
 
 
@@ -110,11 +112,11 @@ def resources_differ(
     return [f"{what}: {old} became {new}" for what, (old, new) in pairs.items() if old != new]
 
 
-def _differing(one: Record, other: Record, third: Record, told: set[str]) -> list[str]:
+def _differing(one: Record, other: Record, third: Record, reported: set[str]) -> list[str]:
     old, new, same = _argv(one), _argv(other), _argv(third)
     if len(old) != len(new) or not all(map(_alike, old, new, same if len(same) == len(old) else old)):
         return [f"argv: {' '.join(old)} became {' '.join(new)}"]
-    return _environments(one, other, third, told)
+    return _environments(one, other, third, reported)
 
 
 def _matched(before: Sequence[Record], after: Sequence[Record], fits: Callable[[int, int], bool]) -> list[Record]:
@@ -179,7 +181,7 @@ def _preparations(before: Sequence[Record], after: Sequence[Record]) -> list[str
     return [] if old == new else [f"preparation: {old} became {new}"]
 
 
-def _told(conversion: Conversion) -> set[str]:
+def _reported(conversion: Conversion) -> set[str]:
     """Variables of directives that the report says are not kept."""
     found = set()
     for one in conversion.judged:
@@ -207,11 +209,11 @@ def _alike(old: str, new: str, repeated: str) -> bool:
     return len({len(one) for one in parts}) == 1 and all(a == b or a != c for a, b, c in zip(*parts, strict=True))
 
 
-def _environments(one: Record, other: Record, third: Record, told: set[str]) -> list[str]:
+def _environments(one: Record, other: Record, third: Record, reported: set[str]) -> list[str]:
     old, new, same = _plain(one["env"]), _plain(other["env"]), _plain(third["env"])
     wrong = []
     for name in sorted(old.keys() | new.keys()):
-        if name in told or _OF_THE_SHELL.fullmatch(name) or (name in _ADDED and name not in old):
+        if name in reported or _OF_THE_SHELL.fullmatch(name) or (name in _ADDED and name not in old):
             continue
         if name not in old or name not in new or not _alike(old[name], new[name], same.get(name, old[name])):
             wrong.append(f"environment of {one['name']}: {name}={old.get(name)!r} became {new.get(name)!r}")

@@ -63,8 +63,8 @@ def test_verdict_adopts_requeue_with_interruption_of_final_record(final: FinalRe
     verdict = judge(facts(JobState.PROCESSING, WAITS, RUN[:2], final))
     at = NOW if final is None else final.at
     assert (verdict.steps, verdict.kind, verdict.interruption) == (((JobState.QUEUED, at),), VerdictKind.REQUEUED, why)
-    told = replace(facts(JobState.QUEUED, WAITS, RUN[:2], final), requeues=1)
-    assert judge(told).steps == (), "phases of the run before must not come back"
+    known = replace(facts(JobState.QUEUED, WAITS, RUN[:2], final), requeues=1)
+    assert judge(known).steps == (), "phases of the run before must not come back"
 
 
 def test_verdict_adopts_requeue_after_final_record_silence_or_next_claim() -> None:

@@ -136,8 +136,8 @@ def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Si
     )
     assert first.message == "resumed by its owner"
     assert second.message == f"{first.message}; it no longer waits for batch.dependency of its submission"
-    told = "; it no longer waits for batch.dependency and batch.begin and batch.hold of its submission"
-    assert third.message == first.message + told
+    ignored = "; it no longer waits for batch.dependency and batch.begin and batch.hold of its submission"
+    assert third.message == first.message + ignored
 
 
 @pytest.mark.parametrize(("state", "words"), [(JobState.COMPLETED, "has completed"), (JobState.CANCELLED, "cancelled")])

@@ -45,22 +45,12 @@ def test_hint_limits_learners(bench: Bench, learners: int, hint: int, most: int)
     assert bench.learners(job) == [most]
 
 
-def test_attempt_keeps_its_size_for_minimum_time(site: Site) -> None:
-    bench = Bench(site, replace(POOL, min_between_s=300.0))
-    first = bench.arrive("first")
-    bench.report(first, 100.0, remaining=360_000.0)
-    bench.accept("second")
-    bench.turn(tick_s=61)
-    assert bench.halts(first) == [False]
-    bench.turn(tick_s=300)
-    assert bench.halts(first) == [True]
-
-
-def test_minimum_time_counts_from_start_of_training(site: Site) -> None:
+@pytest.mark.parametrize("queue_s", [0.0, 1000.0])
+def test_attempt_trains_with_its_size_for_minimum_time(site: Site, queue_s: float) -> None:
     bench = Bench(site, replace(POOL, min_between_s=300.0))
     first = bench.accept("first")
     bench.turn(tick_s=2)
-    bench.site.clock.tick(1000)  # in the scheduler's queue
+    bench.site.clock.tick(queue_s)
     bench.start(first)
     bench.report(first, 100.0, remaining=360_000.0)
     bench.accept("second")
