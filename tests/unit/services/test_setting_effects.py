@@ -151,7 +151,7 @@ SHOWN_BY = {
     },
     "services/test_scaler_sizes.py": {
         "test_running_jobs_shrink_in_pool_that_is_too_small_for_them": "elastic pools.gpus",
-        "test_attempt_keeps_its_size_for_minimum_time": "pools.min_between_s",
+        "test_attempt_trains_with_its_size_for_minimum_time": "pools.min_between_s",
         "test_objective_of_pool_decides_whether_second_job_waits": "pools.objective",
     },
     "services/test_fault_policies.py": {
