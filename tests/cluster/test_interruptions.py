@@ -297,16 +297,20 @@ def test_job_reports_hold_as_pending_reason_and_becomes_cancelled_after_scancel(
 
 @pytest.mark.full
 def test_job_continues_and_frees_gpus_after_controllers_are_killed(cluster: Cluster, alice: Person) -> None:
-    """The node's alone, the head alone, both: the training goes on from its checkpoint, and no GPU stays held."""
-    victims = {"node": ["node"], "head": ["head"], "both": ["head", "node"]}
-    ids = {name: submit(alice, f"killed-{name}", "--time=10", extra=SAVING, gpus=1) for name in victims}
+    """Killed: the node's alone, the head alone, both. Terminated, as by a node that shuts down: both. The training
+    continues from its checkpoint, and no GPU stays allocated."""
+    signals = {"node": "KILL", "head": "KILL", "head|node": "KILL", "node|head": "TERM"}
+    ids = {
+        name: submit(alice, f"killed-{number}", "--time=10", extra=SAVING, gpus=1)
+        for number, name in enumerate(signals)
+    }
     for job_id in ids.values():
         until_logged(alice, job_id, "step 5")
     for name, job_id in ids.items():
-        pattern = f" ({'|'.join(victims[name])}) --launch .*{job_id}"
-        pids = cluster.run(BUSY, ["pgrep", "-u", "alice", "-f", pattern]).stdout.split()
-        assert len(pids) >= len(victims[name]), (name, pids)
-        cluster.run(BUSY, ["kill", "-KILL", *pids], check=False)  # in one go: Slurm ends a step whose head is dead
+        pids = cluster.run(BUSY, ["pgrep", "-u", "alice", "-f", f" ({name}) --launch .*{job_id}"]).stdout.split()
+        assert len(pids) >= len(name.split("|")), (name, pids)
+        # In one go: Slurm ends a step whose head is dead.
+        cluster.run(BUSY, ["kill", f"-{signals[name]}", *pids], check=False)
     for job in alice.finish_all(list(ids.values())):
         assert job["state"] == "COMPLETED", job
         assert causes(job) == ["node_failure", ""], job["attempts"]

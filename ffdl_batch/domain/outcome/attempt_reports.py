@@ -36,10 +36,6 @@ SCHEDULER_ENDS: dict[EndCause, tuple[str, str, Interruption | None]] = {
 """Error code, message and interruption for each end that a scheduler reports."""
 UNEXPLAINED = (EndCause.FAILURE, EndCause.SUCCESS)
 """Ends for which the scheduler gives no reason."""
-PLATFORM_ENDS = frozenset(
-    {EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.REVOKED, EndCause.LAUNCH_FAILED, EndCause.NO_IMAGE}
-)
-"""Ends that the platform causes. Controllers that are terminated in the course of them see only the signal."""
 INTERRUPTION_CODES: dict[Interruption, str] = {
     Interruption.TIMEOUT: "C203",
     Interruption.PREEMPTION: "S111",

@@ -14,7 +14,8 @@ The rules, in this order:
 5. A training that is over is not run again, whatever ended its controllers before they had stored everything. The job
    stays in STORING while its upload is pending.
 6. For all other ends the more precise report counts. Controllers know what the learners did, the scheduler knows why
-   it ended a job: a learner that failed by itself has a reason, controllers that were terminated have none.
+   it ended a job: a learner that failed by itself has a reason, controllers that were terminated have none. They were
+   cancelled only if the scheduler does not contradict.
 7. `unknown` is never an end. States come from events at once; the scheduler's report may be slower.
 
 Whether a next attempt follows is decided in :mod:`ffdl_batch.domain.outcome.continuation`.
@@ -31,7 +32,6 @@ from ffdl_batch.domain.outcome.attempt_reports import (
     INTERRUPTION_CODES,
     LEARNER_FAILURES,
     LOST_BEFORE_START,
-    PLATFORM_ENDS,
     SCHEDULER_ENDS,
     UNEXPLAINED,
     find_interruption,
@@ -363,12 +363,21 @@ def _simulated(why: Interruption, at: float) -> Verdict:
 
 
 def _ended_from_outside(facts: AttemptFacts, final: FinalRecord, at: float) -> Verdict:
-    """Return the end of an attempt whose controllers only saw a signal; the scheduler may report the reason."""
+    """Return the end of an attempt whose controllers only saw a signal.
+
+    It was cancelled if the scheduler says so or says nothing. If the scheduler reports another end, the platform ended
+    the controllers, and the job can continue: a node that shuts down terminates them, and so does Slurm (seen with
+    26.05) with a late message about an earlier run of the same job.
+    """
     seen = facts.observation
-    if seen is not None and seen.end in PLATFORM_ENDS:
-        return _ended_by_scheduler(facts, seen, seen.end, at, None)
-    is_cancelled = seen is not None and seen.end is EndCause.CANCELLED
-    return _cancelled(facts, at, _CANCELLED if is_cancelled else final.message or "ended from outside")
+    if seen is None or seen.end is None:
+        return _cancelled(facts, at, final.message)
+    if seen.end is EndCause.CANCELLED:
+        return _cancelled(facts, at, _CANCELLED)
+    end = _ended_by_scheduler(facts, seen, seen.end, at, None)
+    if seen.end in UNEXPLAINED:
+        return replace(end, message=f"{final.message}; the scheduler reports {seen.native_state} and no reason")
+    return end
 
 
 def _interrupted(facts: AttemptFacts, final: FinalRecord, at: float) -> Verdict:

@@ -31,8 +31,10 @@ SETTINGS = "fence_s = 10\nkill_wait_s = 5\n"
 LONGEST_S = 600.0
 """Maximum duration of all jobs together before the proof fails."""
 LOOK_S = 1.0
-OFF_S = 5.0
-"""How long a node has no power."""
+OFF_S = 30.0
+"""How long a node has no power; no node boots faster. If a node returns within seconds, Slurm 26.05 delivers its late
+message about the lost run to the new run of the same job, terminates that, and keeps the GPUs allocated until it
+repeats the message after a minute."""
 FIRST_KILL_S, BETWEEN_KILLS_S = 35.0, (25.0, 35.0)
 DAEMON, NODE = "daemon", "node"
 _USED = ("idle", "mixed", "allocated", "planned")

@@ -278,11 +278,20 @@ def test_verdict_takes_cause_from_scheduler_when_controllers_were_terminated(end
     assert (requested.steps[-1][0], requested.message) == (JobState.CANCELLED, "cancelled by its owner")
 
 
-@pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE])
-def test_verdict_does_not_attribute_external_end_to_owner_without_request(end: EndCause) -> None:
-    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
+def test_verdict_does_not_attribute_external_end_to_owner_without_request() -> None:
+    verdict = judge(facts(JobState.PROCESSING, seen(Phase.ENDED, EndCause.CANCELLED), RUN, OUTSIDE))
     assert verdict.steps[-1][0] is JobState.CANCELLED
     assert "owner" not in verdict.message and verdict.message
+
+
+@pytest.mark.parametrize("end", [EndCause.FAILURE, EndCause.SUCCESS])
+def test_verdict_continues_job_whose_terminated_controllers_scheduler_did_not_cancel(end: EndCause) -> None:
+    found = facts(JobState.PROCESSING, seen(Phase.ENDED, end, native="FAILED"), RUN, OUTSIDE)
+    verdict, halted = judge(found), judge(replace(found, requested_action=RequestedAction.HALT))
+    assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, "S106")
+    assert verdict.interruption is Interruption.NODE_FAILURE
+    assert verdict.message == f"{OUTSIDE.message}; the scheduler reports FAILED and no reason"
+    assert halted.steps[-1][0] is JobState.HALTED
 
 
 @pytest.mark.parametrize(
