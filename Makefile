@@ -27,7 +27,7 @@ LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pypro
 
 .PHONY: help python venv venv-run quickstart check lint test test-full shape mutate lock docs packages images \
 	cluster-up cluster-down conformance proof-main proof-resume proof-crash proof-isolation proof-data \
-	proof-kubernetes proof-convert proof-faults proof-site proof-elastic fuzz-api trial-kubernetes bench clean
+	proof-kubernetes proof-convert proof-faults proof-site proof-elastic fuzz-api trial-kubernetes bench bench-compare clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -128,6 +128,9 @@ trial-kubernetes: venv ## a cluster of the tests' to try jobs on; prints the var
 
 bench: venv ## benchmarks beside the plain tools, measured in the same run
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
+
+bench-compare: venv ## this tree and BASE=REV alternately: ratios with their spread; BENCH="submit many --turns 3"
+	@$(BIN)/python -m tests.benchmarks.compare --base "$(BASE)" $(BENCH)
 
 clean: ## remove what the build made here (.venv and the example's data stay)
 	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
