@@ -1,4 +1,4 @@
-"""Measure what each learner uses: by control groups, by /proc (proc(5)), its network traffic, and by nvidia-smi."""
+"""Measure what each learner uses: by control groups, by /proc (proc(5)), its network traffic, by NVML and rocm-smi."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 from typing import Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from ffdl_batch.controller.metrics.amd_gpus import AmdGpus, find_program
 from ffdl_batch.domain.metrics.usage import GpuUse, Use
 from ffdl_batch.host.cgroups import group_paths, read_field, read_number
 from ffdl_batch.host.processes import Process, session_members
@@ -235,13 +236,16 @@ class Gpus:
         self._named = [(name, learner) for learner, names in named.items() for name in names.split(",") if name]
         self._library = library
         self._nvml: Optional[ctypes.CDLL] = None
+        self._amd: Optional[AmdGpus] = None
         self._handles: List[Tuple[str, int, ctypes.c_void_p]] = []
         self.is_available = bool(self._named)
 
     def read(self) -> Tuple[GpuUse, ...]:
-        """Return the use of each GPU; none without the library. A driver may take long to answer."""
-        if self.is_available and self._nvml is None:
+        """Return the use of each GPU; none without the library and rocm-smi. A driver may take long to answer."""
+        if self.is_available and self._nvml is None and self._amd is None:
             self._open()
+        if self._amd is not None:
+            return self._amd.read()
         return tuple(self._use(*device) for device in self._handles) if self.is_available else ()
 
     def _open(self) -> None:
@@ -251,7 +255,9 @@ class Gpus:
         except (OSError, AttributeError):  # no driver, or one from before 2013
             is_up = False
         if not is_up:
-            self.is_available = False
+            program = find_program()
+            self._amd = AmdGpus(self._named, program) if program else None
+            self.is_available = bool(program)
             return
         self._nvml = nvml
         for name, learner in self._named:
