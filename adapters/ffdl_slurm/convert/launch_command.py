@@ -89,6 +89,9 @@ def read_step(command: Command, layout: Layout, known: Known) -> Step:
         _container(rest, known, step)
     if name_of(rest[0]) in ("srun", "sbatch", "salloc", "apptainer", "singularity", "docker", "podman", "enroot"):
         raise NotUnderstood(f"it starts {name_of(rest[0])} within another launcher")
+    later = next((word for word in rest[1:-1] if name_of(word) in CONTAINERS), None)
+    if later is not None:
+        raise NotUnderstood(f"{name_of(rest[0])} starts {name_of(later)}")
     return step
 
 
@@ -240,7 +243,7 @@ def pyxis_image(value: str) -> str:
     NotUnderstood."""
     if value.endswith(".sif"):
         return value
-    if value.startswith(("/", "./")):
+    if value.startswith(("/", ".")):  # Pyxis takes it for a path
         raise NotUnderstood("an enroot image (squashfs) is none that learners can run in")
     if value.startswith(_IMAGES):
         return value

@@ -87,13 +87,20 @@ def _as_it_is(line: Line, ran: str, layout: Layout, *, whole: bool) -> Judged:
 
 def _with_paths(one: Judged, text: str) -> Judged:
     """Add the paths of the host that a line names."""
-    paths = list(dict.fromkeys(match[0] for match in _HOST_PATH.finditer(text)))
+    found = _HOST_PATH.finditer(text)
+    paths = list(dict.fromkeys(match[0] for match in found if not _continues_word(text, match.start())))
     if not paths:
         return one
     shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
     return with_remark(
         one, f"learners see their image and no directory of the host ({shown}): name data under data_stores"
     )
+
+
+def _continues_word(text: str, start: int) -> bool:
+    """Return whether the quote before a path closes what the path continues: ``"$TMPDIR"/x``."""
+    quote = text[start - 1 : start]
+    return quote in ("'", '"') and text[start - 2 : start - 1] != quote and text.count(quote, 0, start) % 2 == 0
 
 
 def missing_arguments(script: Script, arguments: Sequence[str]) -> dict[int, str]:

@@ -147,12 +147,12 @@ def _read_once(reading: _Reading) -> None:
             if not one.behind and any(word.value in ("build", "pull") for word in one.words[1:4]):
                 raise NotUnderstood(f"{one.name} builds or pulls an image", one.line)
             continue
+        if one.name in CONTAINERS and one.behind == "srun":
+            continue  # read with its srun
         if one.behind and one.behind not in _TRANSPARENT:
             if one.name == "srun" and not any("container" in word.raw for word in one.words):
                 continue  # the learner's srun starts it
             raise NotUnderstood(f"{one.behind} starts {one.name}", one.line)
-        if one.name in CONTAINERS and any(_starts(other, one) for other in script.commands):
-            continue  # read with its srun
         _take_step(one, _step_of(one, reading), reading)
     _drop_exec(reading)
     _report_shared_image(reading)
@@ -171,11 +171,6 @@ def _report_shared_image(reading: _Reading) -> None:
             reading.changed[number] = with_remark(
                 one, f"{others[0].name or 'others'} and the like run in this image, too"
             )
-
-
-def _starts(srun: Command, one: Command) -> bool:
-    """Return whether an srun that is read itself starts a container."""
-    return srun.name == "srun" and any(word.start == one.start for word in srun.words[1:])
 
 
 def _check_alone(one: Command) -> None:

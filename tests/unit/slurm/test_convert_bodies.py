@@ -42,6 +42,10 @@ def part(conversion: Conversion, name: str) -> Mapping[str, object]:
         ("", "singularity -q exec docker://a/b:1 python x", "python x", "docker://a/b:1"),
         ("-N2", "srun --container-image=nvcr.io#a/b:1 python x", "python x", "docker://nvcr.io/a/b:1"),
         ("-N2", "srun --container-image a/b:1 python x", "python x", "docker://a/b:1"),
+        ("-N1", "srun apptainer exec --nv /a/b.sif python x", "python x", "/a/b.sif"),
+        ("-N2", "srun singularity exec /a/b.sif python x", "python x", "/a/b.sif"),
+        ("", "srun -n 2 singularity exec /a/b.sif python x", "srun -n 2 python x", "/a/b.sif"),
+        ("", "timeout 60 srun singularity exec /a/b.sif python x", "timeout 60 python x", "/a/b.sif"),
         ("", "mpirun -np 4 ./solver", "mpirun -np 4 ./solver", "base"),
         ("-N2", "srun bash -c 'echo $SLURM_PROCID'", "bash -c 'echo $SLURM_PROCID'", "base"),
     ],
@@ -93,6 +97,10 @@ def test_convert_maps_command_and_image_without_wrapping(options: str, line: str
         ("", ["apptainer exec $IMAGE x"], "the image $IMAGE is not known"),
         ("", ["apptainer exec a.sif x", "apptainer exec b.sif x"], "it starts containers of a.sif and of b.sif"),
         ("", ["srun --container-image=/a.sqsh x"], "an enroot image"),
+        ("", ["srun --container-image=../a.sqsh x"], "an enroot image"),
+        ("", ["srun time singularity exec /a/b.sif x"], "time starts singularity (line 3)"),
+        ("-N2", ["srun nsys profile apptainer exec /a/b.sif x"], "nsys starts apptainer (line 3)"),
+        ("", ["srun bash -c 'singularity exec /a/b.sif x'"], "a text starts singularity (line 3)"),
         ("", ["srun --container-image=a srun x"], "it starts srun within another launcher"),
         ("", ["ssh node2 python x"], "ssh starts commands on other hosts (line 3)"),
         ("", ["pdsh -w node[1-2] python x"], "pdsh starts commands on other hosts (line 3)"),
@@ -259,6 +267,23 @@ def test_convert_gives_arguments_and_options_of_shell_to_understood_script() -> 
 def test_convert_reports_what_learners_lack_at_its_line(line: str, reason: str, before: str) -> None:
     found = [one for one in convert("#SBATCH -t 1", before, line).judged if one.line == 4]
     assert any(reason in one.reason and one.fate is not Fate.MAPPED for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("line", "paths"),
+    [
+        ('mkdir "$TMPDIR"/x', ""),
+        ('cp "${A}"/b "$(pwd)"/c', ""),
+        ("cp '$A'/b x", ""),
+        ('cp "$A"/b "/scratch/c"', "(/scratch/c)"),
+        ('python x --out="/scratch/c"', "(/scratch/c)"),
+        ('python x -B"/scratch/c"', "(/scratch/c)"),
+    ],
+)
+def test_convert_reports_no_host_path_where_quoted_word_continues(line: str, paths: str) -> None:
+    reason = convert("#SBATCH -t 1", "TMPDIR=a A=b", line).judged[-1].reason
+    assert ("no directory of the host" in reason) == bool(paths)
+    assert paths in reason
 
 
 @pytest.mark.parametrize("text", ["$(echo ", '"$(echo ', "$(\necho "])
