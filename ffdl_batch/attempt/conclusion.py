@@ -21,6 +21,7 @@ from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY, describe_en
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, describe_interruption
 from ffdl_batch.domain.outcome.controller_events import (
     HALT,
+    IDLE_GPUS,
     LIMITS,
     TERM,
     TIME,
@@ -151,8 +152,8 @@ def _judge(
     reason = _reason(endings, faults)
     ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
     if reason and (ended_at_limit or not endings or unheard or _is_accounted_for(launch, endings, faults)):
-        if reason == HALT:
-            return _halted(launch, trained, fault, stored, answered)
+        if reason in (HALT, IDLE_GPUS):
+            return (_halted if reason == HALT else _idle)(launch, trained, fault, stored, answered)
         return _at_limit(launch, trained, stored, answered, _kind(launch, reason, answered, deadline))
     if fault is not None and fault.fields.get("code"):
         return Conclusion(
@@ -199,13 +200,13 @@ def _why(event: Event) -> str:
 
 def _is_answer(event: Event, answered: Answer) -> bool:
     """Return whether an exit status other than 0 answered a request: the learner left a new checkpoint, which a service
-    need not do."""
-    blamed = event.fields.get("out_of_memory") or event.fields.get("code")
-    return bool(event.fields.get("asked")) and (answered.fresh or bool(event.fields.get("service"))) and not blamed
+    need not do, nor a job that fails anyway."""
+    blamed, asked = event.fields.get("out_of_memory") or event.fields.get("code"), event.fields.get("asked")
+    return bool(asked) and (answered.fresh or bool(event.fields.get("service")) or asked == IDLE_GPUS) and not blamed
 
 
 def _reason(endings: Dict[int, Event], faults: Sequence[Event]) -> str:
-    """Return the request that explains the end: halt, warned or time; "" if something else does."""
+    """Return the request that explains the end: halt, warned, time or idle; "" if something else does."""
     reasons = {_why(e) for e in endings.values()}
     if not any(e.fields.get("code") for e in faults):
         reasons |= {_why(e) for e in faults}
@@ -213,7 +214,7 @@ def _reason(endings: Dict[int, Event], faults: Sequence[Event]) -> str:
         return HALT
     if TERM in reasons:  # its sender knows why
         return ""
-    return next((reason for reason in (TIME, *LIMITS) if reason in reasons), "")
+    return next((reason for reason in (TIME, *LIMITS, IDLE_GPUS) if reason in reasons), "")
 
 
 def _is_accounted_for(launch: LaunchFile, endings: Dict[int, Event], faults: Sequence[Event]) -> bool:
@@ -259,10 +260,9 @@ def _halted(
     if not endings and fault is not None:
         message = str(fault.fields.get("message") or describe_interruption(Interruption.HALT))
     code = "000"
-    if endings and not stored and fault is not None and fault.fields.get("code") == NOT_STORED:
-        code, message = "S305", f"{message}; {fault.fields.get('message')}"
-    elif endings and not stored and fault is not None and fault.fields.get("code") == UNREADABLE_CODE:
-        code, message = UNREADABLE_CODE, f"{message}; {fault.fields.get('message')}"
+    if endings and not stored and fault is not None and fault.fields.get("code") in (NOT_STORED, UNREADABLE_CODE):
+        code = "S305" if fault.fields["code"] == NOT_STORED else UNREADABLE_CODE
+        message = f"{message}; {fault.fields.get('message')}"
     return Conclusion(Outcome.HALTED, stored, error_code=code, message=message, interruption=Interruption.HALT.value)
 
 
@@ -283,6 +283,11 @@ def _at_limit(
         f"{_saved(launch, answered.checkpoint)}",
         interruption=kind.value,
     )
+
+
+def _idle(launch: LaunchFile, _: Dict[int, Event], __: Optional[Event], stored: bool, answered: Answer) -> Conclusion:
+    message = f"the job was ended: {answered.why}; {_saved(launch, answered.checkpoint)}"
+    return Conclusion(Outcome.FAILED, stored, launch.trainees[0], None, int(signal.SIGTERM), "C206", message)
 
 
 def _success(stored: bool, fault: Optional[Event], terminated: bool, *, later: bool) -> Conclusion:

@@ -10,6 +10,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint
 from ffdl_batch.domain.outcome.controller_events import (
     HALT,
+    IDLE_GPUS,
     TERM,
     TIME,
     WARNED,
@@ -28,6 +29,8 @@ class Answer:
 
     reason: str = ""
     """Why the learners were asked; "" if they were not."""
+    why: str = "GPUs were idle (batch.idle)"
+    """The text of a request because of idle GPUs."""
     asked_at: Optional[float] = None
     """When, by the clock of the node that asked first."""
     fresh: bool = False
@@ -87,6 +90,7 @@ def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
     asked = bool(reasons) or any(e.fields.get("asked") for e in reports)
     return Answer(
         reason=_strongest(reasons),
+        why=next((str(e.fields["message"]) for e in requests if e.fields.get("message")), Answer.why),
         asked_at=min((e.at for e in requests), default=None),
         fresh=fresh,
         signalled=any(e.fields.get("signalled") for e in endings.values()),
@@ -122,8 +126,8 @@ def _missing(launch: LaunchFile, endings: Dict[int, Event], reports: Sequence[Ev
 
 
 def _strongest(reasons: "set[str]") -> str:
-    """Return the strongest reason: the owner's halt, then the end of the allocation, then TERM from outside."""
-    for reason in (HALT, WARNED, TIME, TERM):
+    """Return the strongest reason: the owner's halt, then the end of the allocation, TERM from outside, idle GPUs."""
+    for reason in (HALT, WARNED, TIME, TERM, IDLE_GPUS):
         if reason in reasons:
             return reason
     return ""

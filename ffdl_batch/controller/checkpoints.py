@@ -21,7 +21,7 @@ from ffdl_batch.controller.rendezvous.node_barrier import notify_others
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.continuation import Checkpoint
-from ffdl_batch.domain.outcome.controller_events import HALT, TERM, WARNED
+from ffdl_batch.domain.outcome.controller_events import HALT, IDLE_GPUS, TERM, WARNED
 from ffdl_batch.host.fast_dataclass import dataclass
 
 FROM_OUTSIDE = (WARNED, TERM)
@@ -50,11 +50,11 @@ class Request:
 
 
 def new_request(reason: str, limits: Limits, now: float) -> Request:
-    """Return a request for `reason` (halt, warned, time, term) made now."""
+    """Return a request for `reason` (halt, warned, time, term, idle) made now."""
     if reason == TERM:
         budget_s = limits.kill_wait_s * OUTSIDE_SHARE
         return Request(reason, now, now + budget_s * ANSWER_SHARE, now + budget_s)
-    if reason == HALT or limits.lead_s is None:
+    if reason in (HALT, IDLE_GPUS) or limits.lead_s is None:
         term_at = now + limits.grace_s
         return Request(reason, now, term_at, term_at + limits.kill_wait_s)
     # The allocation ends when the lead is over. A learner that does not react continues until shortly before.
@@ -63,10 +63,10 @@ def new_request(reason: str, limits: Limits, now: float) -> Request:
     return Request(reason, now, now + span_s, now + span_s + left_s)
 
 
-def ask_others(launch: LaunchFile) -> None:
+def ask_others(launch: LaunchFile, reason: str = WARNED) -> None:
     """Let all node controllers ask their learners, because this node is about to end. Otherwise the others would wait
     for its learners and save nothing."""
-    notify_others(launch, what=HALT, reason=WARNED)
+    notify_others(launch, what=HALT, reason=reason)
 
 
 def join(current: Optional[Request], new: Request) -> Request:

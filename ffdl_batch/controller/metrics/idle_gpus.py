@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Optional
 
 from ffdl_batch.attempt.event_journal import Journal
@@ -10,7 +11,6 @@ from ffdl_batch.domain.launch.limits import IdleLimit
 from ffdl_batch.domain.metrics.usage import UsageSample
 from ffdl_batch.domain.outcome.controller_events import EventKind
 
-IDLE_CODE = "C206"
 WARN_SHARE = 0.5
 """Share of the time after which a warning is written."""
 
@@ -32,6 +32,8 @@ class IdleGpus:
             return
         uses = [gpu.used for gpu in sample.gpus]
         if not uses or any(use is None or use >= limit.below for use in uses):
+            if self._is_warned:
+                self._warn("")
             self._since, self._is_warned = None, False
             return
         self._since = now if self._since is None else self._since
@@ -42,5 +44,9 @@ class IdleGpus:
             self.exceeded = so_far
         elif idle_s >= WARN_SHARE * limit.for_s and not self._is_warned:
             self._is_warned = True
-            message = f"{so_far}; the job ends in {limit.for_s - idle_s:.0f} s unless one is used"
-            self._journal.append(EventKind.IDLE, host=os.uname().nodename, message=message)
+            left_s, at = limit.for_s - idle_s, time.time()
+            message = f"{so_far}; the job ends in {left_s:.0f} s unless one is used"
+            self._warn(message, since=at - idle_s, ends_at=at + left_s)
+
+    def _warn(self, message: str, **fields: float) -> None:
+        self._journal.append(EventKind.IDLE, host=os.uname().nodename, message=message, **fields)

@@ -22,7 +22,7 @@ from ffdl_batch.attempt.phase_files import Ended, Fenced, PhaseFiles, note
 from ffdl_batch.attempt.reader import NO_FILE, find_object, open_regular, size_of
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, TERM, WARNED
+from ffdl_batch.domain.outcome.controller_events import HALT, IDLE_GPUS, LIMITS, TERM, WARNED
 from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.host.nonblocking_stderr import ErrorReporter
 from ffdl_batch.host.running_clock import RunningTime
@@ -286,7 +286,7 @@ class InterruptionCheck:
             raise Fenced(self._watch.fenced)
         self._obey_request()
         what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
-        if what == "stop" or (what == "halt" and reason in LIMITS):
+        if what == "stop" or (what == "halt" and reason in (*LIMITS, IDLE_GPUS)):
             raise Ended(reason, f"ended before the learners started: {reason}")
         if what == "halt":
             self._halted()

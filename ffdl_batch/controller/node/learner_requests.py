@@ -22,7 +22,16 @@ from ffdl_batch.controller.checkpoints import (
 )
 from ffdl_batch.controller.learner.learner import FENCE, Learner
 from ffdl_batch.controller.node.control_poller import ControlPoller
-from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, RELEASED, TERM, TIME, WARNED, EventKind
+from ffdl_batch.domain.outcome.controller_events import (
+    HALT,
+    IDLE_GPUS,
+    LIMITS,
+    RELEASED,
+    TERM,
+    TIME,
+    WARNED,
+    EventKind,
+)
 from ffdl_batch.host.signals import FORWARDED, next_signal
 from ffdl_batch.host.worker_thread import WorkerThread
 
@@ -113,12 +122,17 @@ class LearnerRequests:
             self._ask(HALT)
         what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
         if what == "halt":
-            self._ask(reason if reason in LIMITS else HALT)
+            self._ask(reason if reason in (*LIMITS, IDLE_GPUS) else HALT)
         elif what == "stop":
             self.end_all(reason if reason in (TIME, HALT) else "stop")
         if self._watch.is_released and self.is_quiet:
             # No checkpoint request: programs combine the requests of all learners, so all of them would stop.
             self.end_all(RELEASED)
+
+    def ask_idle(self, why: str) -> None:
+        """Request that the learners of all nodes checkpoint and end, because GPUs were idle for too long."""
+        if self.is_quiet:
+            self._ask(IDLE_GPUS, why)
 
     def press(self) -> None:
         """Repeat the request, or end the learners when its time is over."""
@@ -134,8 +148,9 @@ class LearnerRequests:
         """Send TERM to all learners now, and KILL after `wait_s` or the time in the launch file."""
         self._end_at(reason, self._clock.now() + (self._launch.limits.kill_wait_s if wait_s is None else wait_s))
 
-    def _ask(self, reason: str) -> None:
-        """Request that the learners checkpoint and end. If requested again, the shorter times apply."""
+    def _ask(self, reason: str, why: str = "") -> None:
+        """Request that the learners checkpoint and end. If requested again, the shorter times apply. `why` is a text
+        for the final record."""
         now, before = self._clock.now(), self.request
         new = new_request(reason, self._launch.limits, now)
         if self.ending and before is None:  # already being ended; a TERM from outside leaves less time
@@ -154,10 +169,11 @@ class LearnerRequests:
                 self._files.ask(self._phases.request_halt, None, FILES_S)
             except OSError as error:  # the signal was sent all the same
                 sys.stderr.write(f"ffdl-controller: {error}\n")
-            if reason in FROM_OUTSIDE:
-                self._files.ask(lambda: ask_others(self._launch), None, FILES_S)
+            if reason in FROM_OUTSIDE or why:
+                others = IDLE_GPUS if why else WARNED
+                self._files.ask(lambda: ask_others(self._launch, others), None, FILES_S)
         if before is None or before.reason != self.request.reason:
-            self._journal.append(EventKind.ASKED, reason=self.request.reason)
+            self._journal.append(EventKind.ASKED, reason=self.request.reason, **({"message": why} if why else {}))
 
     def _deliver(self) -> None:
         """Send the checkpoint signal to learners that catch it and have not had it. After a TERM from outside, send

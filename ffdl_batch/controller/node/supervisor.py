@@ -19,7 +19,6 @@ from ffdl_batch.controller.learner.environment import EnvironmentRefused
 from ffdl_batch.controller.learner.learner import Ending, Learner
 from ffdl_batch.controller.learner.orphans import end_leftovers
 from ffdl_batch.controller.learner.restarts import Restarts, Spawned
-from ffdl_batch.controller.metrics.idle_gpus import IDLE_CODE
 from ffdl_batch.controller.metrics.monitor import Monitor
 from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, NodeMounts
 from ffdl_batch.controller.node.control_poller import ControlPoller
@@ -239,11 +238,13 @@ class Supervisor:
                 self._fail(failed.learner_id)
 
     def _mind_resources(self) -> None:
-        """Kill the learners if a mount is gone, because they would read errors or nothing, or if their GPUs were idle
-        for too long."""
-        if (self.mounting.failure() or self.meter.idle_gpus.exceeded) and self.asking.is_quiet:
+        """Kill the learners if a mount is gone, because they would read errors or nothing. Request a checkpoint
+        and their end if their GPUs were idle for too long."""
+        if self.mounting.failure() and self.asking.is_quiet:
             for learner in self.learners.values():
                 learner.kill("")
+        if self.meter.idle_gpus.exceeded:
+            self.asking.ask_idle(self.meter.idle_gpus.exceeded)
 
     # ------------------------------------------------------------------------------------------ endings
 
@@ -264,8 +265,6 @@ class Supervisor:
             detail, fault = self.networks.wrong[ending.learner_id], NETWORK_CODE
         elif ending.failed and not ending.asked and self.mounting.failure(DOUBT_DATA_S):
             detail, fault = f"learner {ending.learner_id} lost its data: {self.mounting.failure()}", DATA_CODE
-        elif ending.failed and not ending.asked and self.meter.idle_gpus.exceeded:
-            detail, fault = f"the job was ended: {self.meter.idle_gpus.exceeded}", IDLE_CODE
         elif ending.failed and not ending.began and not fault:
             detail, fault = self._complaint(ending)
         fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ def alarms(job_id: str, attempt: int, events: Sequence[Event]) -> list[Incident]
     slow: set[int] = set()
     for event in events:
         learner = event.fields.get("learner_id")
-        if event.kind is EventKind.IDLE:
+        if event.kind is EventKind.IDLE and event.fields.get("message") != "":
             idles += 1
             found.append(_idle(job_id, attempt, event, idles))
         if event.kind not in ALARMS or not isinstance(learner, int):
@@ -67,6 +68,26 @@ def _usual(paces: dict[int, _Pace], learner: int) -> float:
     """Return the median of the others; 0 while no step of theirs is known."""
     others = sorted(pace.step_s for other, pace in paces.items() if other != learner)
     return others[(len(others) - 1) // 2] if others else 0.0
+
+
+IDLE_WARNING = "idle GPUs: "
+
+
+def idle_warning(events: Sequence[Event]) -> str:
+    """Return the warning of a running attempt whose GPUs are idle now; "" if there is none. The job ends because of the
+    node that is idle for the longest time."""
+    last = {event.source: event for event in events if event.kind is EventKind.IDLE}
+    idle = [event for event in last.values() if _number(event, "ends_at") > 0]
+    if not idle:
+        return ""
+    first = min(idle, key=lambda event: _number(event, "ends_at"))
+    since, until = (_moment(_number(first, name)) for name in ("since", "ends_at"))
+    host = first.fields.get("host") or first.source
+    return f"{IDLE_WARNING}on {host} since {since}; the job ends at {until} unless one is used (batch.idle)"
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _hang(job_id: str, attempt: int, event: Event, learner: int, number: int) -> Incident:

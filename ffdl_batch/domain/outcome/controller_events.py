@@ -36,6 +36,8 @@ HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
 """Reasons of checkpoint requests."""
 LIMITS = (WARNED, TIME)
 """Reasons that mean: the allocation is about to end."""
+IDLE_GPUS = "idle"
+"""The reason of a checkpoint request because of ``batch.idle``. The job fails."""
 RELEASED = "released"
 """`ended_by` of a learner that left because its node will be released. The attempt continues without it."""
 LOST_NODE = UNFIT_NODE | {"S110"}
@@ -86,7 +88,8 @@ class EventKind(str, Enum):
     """A learner gives no sign of life [learner_id, host, silent_s, idle (it computes nothing either), stack (the end of
     its stacks), file (where they are as a whole, in its $LOG_DIR; "" = nowhere)]."""
     IDLE = "idle"
-    """The GPUs of this node are idle, and the job is going to end for it [host, message]."""
+    """The GPUs of this node are idle, and the job is going to end for it [host, message, since and ends_at
+    (seconds since the epoch)], or they are used again [host, message = ""]."""
     PACE = "pace"
     """How fast a learner is, when that is known first, and when it changed [learner_id, host, step_s (median)]."""
     HEALTH = "health"
@@ -100,7 +103,8 @@ class EventKind(str, Enum):
     """[code, message, class (where data could not be moved, why: a value of
     :class:`~ffdl_batch.domain.data.staging_protocol.FaultClass`, else "")]"""
     ASKED = "asked"
-    """The learners of this node are asked for a checkpoint [reason = halt | warned | term | time]."""
+    """The learners of this node are asked for a checkpoint [reason = halt | warned | term | time | idle,
+    message (why, for idle)]."""
     CHECKPOINT = "checkpoint"
     """What the learners of this node did about checkpoints, once all of them have ended [asked, confirmed, answered,
     took_s, saved_at, newest]: the fields of :class:`~ffdl_batch.domain.outcome.continuation.Checkpoint`."""

@@ -50,7 +50,7 @@ _FATES = {
     "retry": near("batch.retry", "another attempt follows a preemption or the failure of a node; see batch.retry"),
     "max_price": lost("no price decides where a job runs; batch.retry.gpu_hours limits a job"),
     "schedule": lost("batch.begin starts a job once; use cron for more"),
-    "utilization_policy": lost("the site's policy decides what happens to jobs with idle GPUs"),
+    "utilization_policy": lost("it is no percentage with a time: write batch.idle"),
     "startup_order": mapped("", "all learners start together"),
     "stop_criteria": near("batch.roles", "a job ends when all its learners have; see service of batch.roles"),
     "tags": lost("no job has labels: see batch.comment"),
@@ -118,6 +118,9 @@ def _convert(file: ForeignFile, image: str) -> Conversion:
     if file.node("retry") is not None and file.text("retry").lower() in ("false", "no", "off"):
         batch["retry"] = {"preemptions": 0, "node_failures": 0, "failures": 0}
         file.judge(("retry",), mapped("batch.retry"))
+    idle = _idle(file, several=int(str(resources.get("gpus", 0))) > 1)
+    if idle:
+        batch["idle"] = idle
     variables = _variables(file)
     return conversion_of(
         file,
@@ -183,6 +186,24 @@ def _limit(file: ForeignFile) -> str:
         return ""
     file.judge(("max_duration",), mapped("batch.time"))
     return format_time_limit(seconds) if text and seconds else ""
+
+
+def _idle(file: ForeignFile, *, several: bool) -> dict[str, object]:
+    """Read ``utilization_policy``. dstack ends a job if the use of any GPU of a node was too low in the whole time."""
+    place = ("utilization_policy",)
+    share, text = file.text(*place, "min_gpu_utilization"), file.text(*place, "time_window")
+    if share == "0":
+        file.judge(place, mapped("", "no use is below 0 %, so it ends no job"))
+        return {}
+    try:
+        seconds = int(text) if text.isdigit() else parse_requested_time(text)
+    except ValueError:
+        return {}
+    if not share.isdigit() or int(share) > 100 or not 0 < seconds < UNLIMITED_S:
+        return {}
+    why = "a job ends when all GPUs of a node are idle; dstack ends it when one is" if several else ""
+    file.judge(place, near("batch.idle", why) if why else mapped("batch.idle"))
+    return {"gpu_below": f"{share}%", "for": format_time_limit(seconds)}
 
 
 def _resources(file: ForeignFile) -> dict[str, object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ffdl_batch.domain.incidents.stalled_learners import IDLE_WARNING, idle_warning
 from ffdl_batch.domain.job.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job.learner_layout import parts_of
 from ffdl_batch.domain.job_state import Cause, JobState, RequestedAction
@@ -252,8 +253,11 @@ def _columns(job: Job, verdict: Verdict, facts: AttemptFacts, seen: Observation 
         *_new_warnings(job, NOT_KEPT, map(_message, _of_kind(facts, EventKind.NOT_KEPT)), MAX_DAMAGED_WARNINGS),
         *[one for one in facts.damaged_files if one not in job.warnings][:MAX_DAMAGED_WARNINGS],
     ]
-    if warnings:
-        columns["warnings"] = (*job.warnings, *warnings)
+    idle = idle_warning(latest_run(facts.events)) if is_open and not facts.is_ended else ""
+    present = [one for one in job.warnings if one == idle or not one.startswith(IDLE_WARNING)]
+    warnings += [idle] if idle and idle not in present else []
+    if warnings or len(present) < len(job.warnings):
+        columns["warnings"] = (*present, *warnings)
     return columns
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.backend_facts import WaitingRequest
 from ffdl_batch.domain.daemon_health import BackendHealth
+from ffdl_batch.domain.incidents.stalled_learners import IDLE_WARNING
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job.submission import Caller, Submission
@@ -319,7 +320,8 @@ def _explain_other(job: JobView, view: WhyView) -> WhyView:
     if state in running:
         moving = f"; {job.moving}" if job.moving else ""
         lacks = f"; {job.pending_reason}" if job.pending_reason else ""
-        return replace(view, sentence=f"it is not waiting: {running[state]}{moving}{lacks}")
+        idle = "".join(f"; {one}" for one in job.warnings if one.startswith(IDLE_WARNING))
+        return replace(view, sentence=f"it is not waiting: {running[state]}{moving}{lacks}{idle}")
     if state is JobState.COMPLETED:
         return replace(view, sentence="it is not waiting: it has completed")
     if state is JobState.HALTED:

@@ -178,3 +178,4 @@ def test_alarms_report_each_warning_of_idle_gpus() -> None:
     assert (first.kind, first.episode, first.nodes, first.code) == ("user.idle_gpus", "idle-1", ("n1",), "000")
     assert first.message == "each GPU on n1 was idle"
     assert (second.episode, second.nodes, second.message) == ("idle-2", ("n2",), "GPUs are idle")
+    assert found_in(event(1, EventKind.IDLE, host="n1", message="")) == []  # they are used again

@@ -11,6 +11,7 @@ import pytest
 
 from ffdl_batch.domain.conversion import CannotConvert, Conversion, Fate, Judged, Source
 from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.launch.limits import IdleLimit
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.manifest.imports import dstack, kubernetes_jobs, skypilot
 from ffdl_batch.manifest.imports.learner_parts import shell_words
@@ -319,6 +320,26 @@ def test_import_reads_dstack_task(tmp_path: Path) -> None:
 def test_import_reads_gpus_of_dstack(gpu: str, expected: tuple[int, str]) -> None:
     each = spec_of(convert(DSTACK.replace("A100:40GB:8", f"'{gpu}'" if "{" not in gpu else gpu))).resources
     assert (each.gpus, each.gpu_type) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "gpus", "expected", "became"),
+    [
+        ("{min_gpu_utilization: 10, time_window: 1h}", 1, IdleLimit(0.1, 3600), Fate.MAPPED),
+        ("{min_gpu_utilization: 10, time_window: 1h}", 8, IdleLimit(0.1, 3600), Fate.APPROXIMATED),
+        ("{min_gpu_utilization: 100, time_window: 300}", 1, IdleLimit(1.0, 300), Fate.MAPPED),
+        ("{min_gpu_utilization: 0, time_window: 5m}", 1, None, Fate.MAPPED),
+        ("{min_gpu_utilization: 10, time_window: soon}", 1, None, Fate.DROPPED),
+        ("{min_gpu_utilization: 10}", 1, None, Fate.DROPPED),
+        ("{time_window: 5m}", 1, None, Fate.DROPPED),
+    ],
+)
+def test_import_reads_utilization_policy_of_dstack(
+    policy: str, gpus: int, expected: IdleLimit | None, became: Fate
+) -> None:
+    found = convert(f"{DSTACK.replace('A100:40GB:8', f'A100:{gpus}')}utilization_policy: {policy}\n")
+    assert spec_of(found).batch.idle == expected
+    assert fate(found, "utilization_policy").fate is became
 
 
 @pytest.mark.parametrize(

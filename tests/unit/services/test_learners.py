@@ -159,6 +159,30 @@ def test_watcher_limits_and_deduplicates_metrics_warnings(site: Site) -> None:
     assert len(site.job(job.id).warnings) == len(job.warnings) + MAX_METRICS_WARNINGS
 
 
+def test_running_job_warns_of_idle_gpus_until_they_are_used_again(site: Site) -> None:
+    job = site.deployed()
+    head = site.head(job)
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    site.watch()
+    expected = []
+    for rank, since, ends_at in ((0, 100.0, 1900.0), (1, 50.0, 1850.0)):
+        head.says(f"node-{rank}", EventKind.IDLE, host=f"n{rank}", message="idle", since=since, ends_at=ends_at)
+        site.watch()
+        [warning] = set(site.job(job.id).warnings) - set(job.warnings)
+        expected.append(warning)
+        assert warning.startswith(f"idle GPUs: on n{rank} since ")
+        assert "; the job ends at " in warning
+        assert warning in site.platform.explainer.explain_job(site.caller, job.id).sentence
+    head.says("node-1", EventKind.IDLE, host="n1", message="")
+    site.watch()
+    assert site.job(job.id).warnings == (*job.warnings, expected[0])
+    head.says("node-0", EventKind.IDLE, host="n0", message="")
+    site.watch()
+    assert site.job(job.id).warnings == job.warnings
+    assert "idle" not in site.platform.explainer.explain_job(site.caller, job.id).sentence
+
+
 def test_watcher_warns_once_of_what_is_not_kept_of_results(site: Site) -> None:
     job = site.deployed()
     head = site.head(job)
