@@ -16,6 +16,7 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.domain.toml_text import toml_text
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import unknown_setting
+from ffdl_batch.runtimes.enroot import PROGRAM
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -25,6 +26,14 @@ class GatewayKind(StrEnum):
 
     CLI = "cli"
     PYSLURM = "pyslurm"
+
+
+class ContainerRuntime(StrEnum):
+    """What starts the containers of learners."""
+
+    APPTAINER = "apptainer"
+    PYXIS = "pyxis"
+    """Enroot, which a site with Pyxis has on its nodes."""
 
 
 class GpuFlag(StrEnum):
@@ -49,6 +58,7 @@ class SlurmSettings:
     staging_python: str = ""
     """The interpreter of an installation of this package on the nodes, for data stores that are not directories; "" =
     this one."""
+    runtime: ContainerRuntime = ContainerRuntime.APPTAINER
     apptainer: str = "apptainer"
     gpu_flag: GpuFlag = field(default=GpuFlag.AUTO, metadata=HARMLESS)
     partition: str = field(default="", metadata=HARMLESS)
@@ -82,6 +92,11 @@ class SlurmSettings:
     before they start."""
     gres_devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The same, by the name of another generic resource."""
+
+    @property
+    def container_program(self) -> str:
+        """The program on the nodes that starts containers."""
+        return PROGRAM if self.runtime is ContainerRuntime.PYXIS else self.apptainer
 
 
 HARMLESS_KEYS = harmless_keys(SlurmSettings)
@@ -125,6 +140,7 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
         command_timeout_s=_seconds(raw, "command_timeout_s", default.command_timeout_s),
         python=_text(raw, "python", default.python),
         staging_python=_text(raw, "staging_python", default.staging_python),
+        runtime=_choice(raw, "runtime", ContainerRuntime, default.runtime),
         apptainer=_text(raw, "apptainer", default.apptainer) or default.apptainer,
         gpu_flag=_choice(raw, "gpu_flag", GpuFlag, default.gpu_flag),
         partition=_text(raw, "partition", default.partition),

@@ -27,6 +27,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.data import Data, place_data, plan_mounts
 from ffdl_batch.runtimes.data import Subject as Subject  # noqa: PLC0414 - offered to modules that plan a start
+from ffdl_batch.runtimes.enroot import enroot_argv
 from ffdl_batch.runtimes.learner_contract import (
     DATA_DIR,
     PROTECTED,
@@ -90,6 +91,8 @@ class Runtime:
     """The site's setting; the manifest's wins."""
     host_values: Mapping[str, str] = field(default_factory=dict)
     """Variables of Slurm that the nodes have, and the names under which they have them."""
+    enroot: bool = False
+    """Whether enroot starts the containers, not Apptainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,12 @@ def _cache(spec: JobSpec, runtime: Runtime, data: Data) -> NodeCache | None:
     """
     image = runtime.image if is_convertible(runtime.image) else ""
     credentials = image_credentials(spec) if image else {}
+    if runtime.enroot:
+        if credentials:
+            place = "framework.image_location.access_token"
+            cure = "write them into ~/.config/enroot/.credentials, from which enroot reads them"
+            raise RequestRefused([refusal(place, "enroot takes no credentials of a manifest", cure)])
+        image = ""  # enroot caches layers of images by itself, and opens no SIF
     if credentials and not runtime.staging:
         place = "framework.image_location.access_token"
         raise RequestRefused([refusal(place, _UNSEEN.format("an image with credentials needs"), _SEEN)])
@@ -215,7 +224,7 @@ def _contained(image: str, runtime: Runtime, layout: Layout, named: bool, shell:
     if named:
         hosts = Bind("{hosts_file}", "/etc/hosts", read_only=True)
         container = replace(container, binds=(*layout.binds, hosts), hostname="{name}")
-    return apptainer_argv(container)
+    return enroot_argv(container) if runtime.enroot else apptainer_argv(container)
 
 
 def _bare(runtime: Runtime, shell: tuple[str, ...]) -> tuple[str, ...]:

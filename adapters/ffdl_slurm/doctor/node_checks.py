@@ -10,10 +10,11 @@ from ffdl_batch.domain.examination import Item, Verdict
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.doctor.data_checks import LOOK
+from ffdl_slurm.doctor.image_checks import CLOSED, IMAGE_LOOK, NO_IMAGES, SLOW_IMAGES, UNPACKED
 from ffdl_slurm.gateways.command_runner import CommandResult
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.output_text import few
-from ffdl_slurm.settings import SlurmSettings
+from ffdl_slurm.settings import ContainerRuntime, SlurmSettings
 
 STEP_S = 60
 """Time limit of a node's step, with the wait for a free core and the prolog."""
@@ -34,6 +35,8 @@ _LOOK = (
     f"""\
 data_look() {{
 {LOOK}}}
+image_look() {{
+{IMAGE_LOOK}}}
 job=$1/job-$SLURM_JOB_ID
 echo asked=yes
 data_look "$5" "$6"
@@ -50,6 +53,8 @@ net=$(sed -n 's/^netns=//p' "$job/network" 2>/dev/null)
 cat "$1/capabilities" 2>/dev/null
 command -v "$2" >/dev/null || exit 0
 echo runtime=yes
+[ "$2" != enroot ] || exit 0
+image_look "$2"
 # Level none is Apptainer's: an empty container that has the node's programs, without and with a network of its own.
 own=$(readlink /proc/self/ns/net)
 place=$(mktemp -d /tmp/ffdl-doctor.XXXXXX 2>&1) || { echo "untried=$place"; exit 0; }
@@ -141,7 +146,7 @@ def step_argv(node: Node, settings: SlurmSettings, root: str, epilogs: str = "",
     argv += [f"--immediate={_START_S}", "--job-name=ffdl-doctor", f"--comment={settings.job_mark}job/1"]
     argv += [f"--account={settings.account}"] if settings.account else []
     argv += [f"--qos={settings.qos}"] if settings.qos else []
-    places = (settings.network_dir, settings.apptainer, settings.scratch_base, root, epilogs, staging)
+    places = (settings.network_dir, settings.container_program, settings.scratch_base, root, epilogs, staging)
     return [*argv, "/bin/sh", "-c", _LOOK, "sh", *places]
 
 
@@ -166,6 +171,8 @@ def judge(node: Node, result: CommandResult, settings: SlurmSettings, root: str)
     about, pairs = f"node {node.name}", parse_pairs(result.stdout)
     wrong = _wrong_on(node, pairs, settings, root)
     items = [Item(about, Verdict.WRONG, text) for text in wrong]
+    if pairs.get("images") == UNPACKED:
+        items.append(Item(about, Verdict.NOTE, f"{settings.apptainer} {SLOW_IMAGES}"))
     if "untried" in pairs:
         items.append(Item(about, Verdict.NOTE, f"level none was not tried: {pairs['untried']}"))
     return items or [Item(about, Verdict.OK, _note_on(node, pairs, settings))]
@@ -233,7 +240,11 @@ def _wrong_on(node: Node, pairs: dict[str, str], settings: SlurmSettings, root: 
         why = pairs.get("egress_problem") or pairs.get("problem") or "its capabilities do not say so"
         wrong.append(f"it has the feature {settings.egress_feature!r}, but level egress is not there: {why}")
     if "runtime" not in pairs:
-        wrong.append(f"{settings.apptainer} is not on the PATH there")
+        wrong.append(f"{settings.container_program} is not on the PATH there")
+    if pairs.get("images") == CLOSED:
+        wrong.append(f"{settings.apptainer} {NO_IMAGES}")
+    if settings.runtime is ContainerRuntime.PYXIS:
+        pairs = {**pairs, "contained": "", "none": ""}  # only Apptainer's containers are tried
     why = pairs.get("said") or f"it exited with status {pairs.get('ended', '?')} and printed nothing"
     if "runtime" in pairs and not {"contained", "untried"} & pairs.keys():
         wrong.append(f"{settings.apptainer} started no empty container there: {why}")

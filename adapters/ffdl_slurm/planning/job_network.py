@@ -66,6 +66,18 @@ def offer(
     return Offer(provable, lacking, (f"batch.network: auto is host for this job: {reason.message} ({reason.cure})",))
 
 
+def only_host() -> Offer:
+    """Return the levels of a job whose containers enroot starts, which are in the node's network."""
+    message = "network level {} needs Apptainer, and runtime of [backend.slurm] is pyxis"
+    cure = "use network: auto or host"
+    lacking: dict[NetworkLevel, Finding] = {
+        level: refusal("batch.network", message.format(level), cure)
+        for level in MECHANISMS
+        if level is not NetworkLevel.HOST
+    }
+    return Offer({NetworkLevel.HOST: MECHANISMS[NetworkLevel.HOST]}, lacking)
+
+
 def _is_offered(settings: SlurmSettings, nodes: Sequence[NodeShape]) -> bool:
     """Return whether any of these nodes makes networks. If none does, level `host` needs no warning."""
     return bool(settings.network_feature) and any(settings.network_feature in node.features for node in nodes)

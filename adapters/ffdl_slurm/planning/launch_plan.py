@@ -17,15 +17,15 @@ from ffdl_batch.domain.scheduler_errors import InvalidRequest
 from ffdl_batch.runtimes.apptainer import GpuLibraries
 from ffdl_batch.runtimes.launch_plan import assemble, base_succession, plan_base, require_image
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest, PlannedFile
-from ffdl_batch.runtimes.learner_start import Runtime, choose_network, refuse_unsupported
+from ffdl_batch.runtimes.learner_start import RequestRefused, Runtime, choose_network, refusal, refuse_unsupported
 from ffdl_batch.runtimes.slurm_environment import HOST_VALUES
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.gateways.command_runner import FOR_JOBS
-from ffdl_slurm.planning.job_network import mark_of, offer
+from ffdl_slurm.planning.job_network import Offer, mark_of, offer, only_host
 from ffdl_slurm.planning.request_check import NodeRequest, fit_request, nodes_of
 from ffdl_slurm.planning.sbatch_options import batch_options, continues_in_place, effective_lead_s, may_shrink
 from ffdl_slurm.sbatch_script import NATIVE_ID, render_array_script, render_script
-from ffdl_slurm.settings import GpuFlag, SlurmSettings
+from ffdl_slurm.settings import ContainerRuntime, GpuFlag, SlurmSettings
 
 BACKEND = "slurm"
 _HOST = HostVariables(
@@ -53,7 +53,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach Slurm once")
     partition = spec.batch.partition or settings.partition
     node = fit_request(spec, partition, facts)
-    offered = offer(spec, node.gang, nodes_of(partition, facts), facts.network_levels, settings)
+    offered = _offer(request, node, partition, settings)
     network = choose_network(spec, offered.provable, request.minimum_network, offered.lacking)
     level = NetworkLevel(network.level)
     if level in OVERLAYS:
@@ -71,6 +71,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         images=request.images_dir,
         mounting=request.mounting,
         host_values=HOST_VALUES,
+        enroot=settings.runtime is ContainerRuntime.PYXIS,
     )
     base = plan_base(request, node.gang, runtime, BACKEND)
     controller = (facts.python, *facts.controller)
@@ -102,6 +103,16 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         return plan
     array_script = _array_script(request, request.array_dir, settings, node, mark)
     return replace(plan, array_script=array_script, array_index=spec.element.index)
+
+
+def _offer(request: LaunchRequest, node: NodeRequest, partition: str, settings: SlurmSettings) -> Offer:
+    """Return the network levels of the job. Raises RequestRefused for what containers of enroot cannot have."""
+    if settings.runtime is ContainerRuntime.PYXIS:
+        if request.signers:
+            message = "the site asks for signed image files, and enroot checks no signatures"
+            raise RequestRefused([refusal("framework", message, "set runtime to apptainer in [backend.slurm]", "S103")])
+        return only_host()
+    return offer(request.spec, node.gang, nodes_of(partition, request.facts), request.facts.network_levels, settings)
 
 
 def _head_words(request: LaunchRequest) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pytest
 from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.examination import Item, Verdict
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_slurm.doctor import node_checks
 from ffdl_slurm.doctor.cluster_checks import parse_config
 from ffdl_slurm.doctor.data_checks import data_items
 from tests.unit.admin.conftest import run_admin
@@ -261,6 +262,56 @@ def test_doctor_tries_network_level_none_beside_control_container(
     assert (code, lines[-1].startswith(f"{verdict:<6} node n1: {said}")) == (int(verdict == "wrong"), True), lines
     places = made.read_text().split()
     assert len(places) == 1 and places[0].startswith("/tmp/ffdl-doctor.") and not Path(places[0]).exists()
+
+
+ROOTLESS = f"""#!/bin/sh
+case "$*" in
+    "buildcfg LIBEXECDIR") echo PLACE/libexec ;;
+    "buildcfg APPTAINER_CONF_FILE") echo PLACE/apptainer.conf ;;
+    *" --net --network none "*) echo "in=net:[1]" ;;
+    *) {SHARED} ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("helpers", "fuse", "conf", "said"),
+    [
+        ("starter-suid", False, "allow setuid = yes", ""),
+        ("squashfuse_ll", True, "allow setuid = yes", ""),
+        ("squashfuse unsquashfs", False, "", "note"),
+        ("unsquashfs", True, "", "note"),
+        ("starter-suid unsquashfs", True, "allow setuid = no", "note"),
+        ("", True, "", "wrong"),
+    ],
+)
+def test_doctor_reports_how_rootless_apptainer_opens_images(
+    site: Site, helpers: str, fuse: bool, conf: str, said: str
+) -> None:
+    place = site.place / "libexec" / "apptainer" / "bin"
+    place.mkdir(parents=True)
+    for name in helpers.split():
+        (place / name).touch()
+        (place / name).chmod(0o4755)
+    (site.place / "apptainer.conf").write_text(f"{conf}\n")
+    site.program("apptainer", ROOTLESS.replace("PLACE", str(site.place)))
+    device = site.place / "fuse"
+    device.touch() if fuse else None
+    look = node_checks._LOOK.replace("/dev/fuse", str(device)).replace('bin:$PATH" command', 'bin" command')
+    site.monkeypatch.setattr(node_checks, "_LOOK", look)
+    code, lines = site.run("--nodes=n1")
+    found = [line for line in lines if "squashfuse" in line]
+    assert [line.partition(" ")[0] for line in found] == ([said] if said else []), lines
+    assert code == (1 if said == "wrong" else 0)
+    assert said != "note" or "each start of a learner unpacks its whole image; install squashfuse" in found[0]
+
+
+def test_doctor_looks_for_enroot_if_runtime_is_pyxis(site: Site) -> None:
+    site.settings('runtime = "pyxis"\n')
+    site.program("apptainer", "#!/bin/sh\nexit 3\n")
+    assert site.wrong("--nodes=n1") == ["node n1: enroot is not on the PATH there"]
+    site.program("enroot", "#!/bin/sh\n")
+    assert site.run("--nodes=n1")[1][-1] == "ok     node n1"
 
 
 def test_doctor_skips_network_level_none_when_mktemp_fails(site: Site) -> None:

@@ -64,7 +64,8 @@ MODELS: Mapping[str, type] = {
 }  # fmt: skip
 IN_PLAN: Mapping[str, dict[str, object]] = {
     "slurm": {
-        "apptainer": "/opt/apptainer", "gpu_flag": "nv", "partition": "cpu", "account": "a", "qos": "q",
+        "runtime": "pyxis", "apptainer": "/opt/apptainer", "gpu_flag": "nv", "partition": "cpu", "account": "a",
+        "qos": "q",
         "scratch_base": "/scratch", "srun_args": ["--mpi=none"], "fence_s": 60, "kill_wait_s": 60,
         "command_timeout_s": 7, "continue_in_place": True, "network_feature": "other", "egress_feature": "other",
         "network_dir": "/run/other", "job_mark": "mark:", "gpu_devices": {"nvidia": ["/dev/other*"]},

@@ -1,0 +1,60 @@
+"""A node whose Apptainer has no setuid starter: learners run in user namespaces, and images are mounted with FUSE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.test_doctor import CONF, doctor
+
+pytestmark = pytest.mark.full
+LOOK = "readlink /proc/self/ns/user; tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; echo $CUDA_VISIBLE_DEVICES"
+STEPS = 'trap "echo asked; exit 0" USR1; echo begun; while sleep 0.1; do :; done'
+HELPERS = ("/usr/bin/squashfuse", "/usr/bin/squashfuse_ll")
+
+
+@pytest.fixture
+def rootless(cluster: Cluster) -> Iterator[str]:
+    """The node n3, where Apptainer may not use the setuid starter."""
+    cluster.run("n3", ["sed", "-i.suid", "s/^allow setuid = yes/allow setuid = no/", CONF])
+    try:
+        yield "n3"
+    finally:
+        cluster.run("n3", ["mv", f"{CONF}.suid", CONF])
+
+
+def test_job_runs_in_user_namespace_with_level_none_and_a_gpu(cluster: Cluster, alice: Person, rootless: str) -> None:
+    extra = "batch: {network: none}"
+    job = alice.finish(alice.start("rootless", LOOK, f"--nodelist={rootless}", extra=extra, gpus=1))
+    assert job["state"] == "COMPLETED", (job, alice.logs(job["id"]))
+    namespace, *interfaces, gpus = alice.logs(job["id"]).splitlines()
+    assert namespace != cluster.run(rootless, ["readlink", "/proc/self/ns/user"]).stdout.strip()
+    assert (interfaces, gpus) == (["lo"], "0")
+
+
+def test_learner_gets_checkpoint_signal_in_user_namespace(alice: Person, rootless: str) -> None:
+    job_id = alice.start("halted", STEPS, f"--nodelist={rootless}", gpus=0)
+    alice.until(job_id, {"PROCESSING"}, 300)
+    alice.run("ffdl", "halt", job_id)
+    assert alice.finish(job_id)["state"] == "HALTED"
+    assert alice.logs(job_id).splitlines()[-1] == "asked"
+
+
+def test_doctor_notes_rootless_node_without_squashfuse(cluster: Cluster, alice: Person, rootless: str) -> None:
+    assert doctor(alice, f"--nodes={rootless}")[1][-1] == f"ok     node {rootless}"
+    for path in HELPERS:
+        cluster.run(rootless, ["mv", path, f"{path}.away"])
+    try:
+        code, lines = doctor(alice, f"--nodes={rootless}")
+        assert (code, lines[-1].partition(" has no setuid starter there")[0]) == (
+            0,
+            f"note   node {rootless}: apptainer",
+        )
+        job = alice.finish(alice.start("unpacked", "echo ran", f"--nodelist={rootless}", gpus=0))
+        assert (job["state"], alice.logs(job["id"])) == ("COMPLETED", "ran\n"), job
+    finally:
+        for path in HELPERS:
+            cluster.run(rootless, ["mv", f"{path}.away", path])
