@@ -10,7 +10,10 @@ project = "ffdl_batch"
 author = "the ffdl_batch contributors"
 project_copyright = author
 release = version = _VERSION[1] if _VERSION else "unknown"
-extensions = ["myst_parser", "sphinx_click"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click"]
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 100
 exclude_patterns = ["_build", "examples"]
 source_suffix = {".md": "markdown"}
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -1,7 +1,7 @@
 """Deep-learning training jobs from one manifest on Slurm, Kubernetes or this machine.
 
-``ffdl_batch.Client`` is the typed Python client. It is imported on first use, so that programs which need
-only the version or one of the small modules below start fast.
+``ffdl_batch.Client`` is the typed Python client, and ``ffdl_batch.AsyncClient`` its twin for asyncio. They are imported
+on first use, so that programs which need only the version or one of the small modules below start fast.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ffdl_batch.client import AsyncClient as AsyncClient
     from ffdl_batch.client import Client as Client
+    from ffdl_batch.client import Manifest as Manifest
+    from ffdl_batch.client import SubmissionWarning as SubmissionWarning
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "Manifest", "SubmissionWarning", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """Import :class:`Client` when it is first asked for (PEP 562)."""
-    if name == "Client":
+    """Import the client when it is first asked for (PEP 562)."""
+    if name in __all__:
         return getattr(import_module("ffdl_batch.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.connection.daemon_location import HostPlace
     from ffdl_batch.client.connection.ways import Way
+    from ffdl_batch.client.stores.job_files import OwnPlace
     from ffdl_batch.client.stores.user_secrets import UserSecrets
 
 USER_COMMANDS = ("list", "show", "cancel", "halt", "wait", "events", "why")
@@ -88,25 +89,16 @@ def find_other_host() -> str:
     return "" if way is None or isinstance(way, SitePlace) else way.host
 
 
+def find_place() -> OwnPlace:
+    """Return the place of this command, from which output is copied. Raises ClientError."""
+    from ffdl_batch.client.stores.job_files import place_of
+
+    return place_of(find_way(), os.environ)
+
+
 def find_user_secrets() -> UserSecrets:
     """Return the user's secrets, which are on the daemon's host."""
-    from pathlib import Path
-
-    from ffdl_batch.client.connection.daemon_location import HostPlace
-    from ffdl_batch.client.connection.daemon_settings import own_settings
-    from ffdl_batch.client.connection.site_daemon import SitePlace
-    from ffdl_batch.client.stores.user_secrets import RemoteUserSecrets, UnreadableUserSecrets, UserSecrets
-
-    way = find_way()
-    if way is None:
-        return UserSecrets(Path(own_settings(os.environ).settings.jobs_dir))
-    if isinstance(way, SitePlace):
-        return UserSecrets(Path(own_settings(os.environ, way.state_dir).settings.jobs_dir))
-    if not isinstance(way, HostPlace):
-        return UnreadableUserSecrets(way.url)
-    from ffdl_batch.client.connection.host_relay import connector_of
-
-    return RemoteUserSecrets(way, connector_of(way.host, os.environ))
+    return find_place().secrets
 
 
 def find_daemon_log() -> str:

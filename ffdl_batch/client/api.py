@@ -3,48 +3,41 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ffdl_batch.client.api_calls.file_calls import FileCalls
 from ffdl_batch.client.api_calls.job_output import JobOutput
 from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
 from ffdl_batch.client.api_calls.pools import Pools
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
 from ffdl_batch.client.api_calls.removal import RemovalCalls
-from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment, unreadable
+from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment
+from ffdl_batch.client.api_calls.submit_calls import SubmitCalls
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
-from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
-from ffdl_batch.client.handles import ArrayHandle, Arrays, JobHandle, Secrets, Tokens
-from ffdl_batch.client.submissions.manifest_source import OWN_DIRECTORY, AllowedReferences, read_manifest
-from ffdl_batch.client.submissions.submission_builder import (
-    OptionValue,
-    Wanted,
-    build_submission,
-    cut_into_requests,
-    in_keywords,
-    wanted_from_keywords,
-)
+from ffdl_batch.client.errors import WaitTimedOut
+from ffdl_batch.client.functions.function_calls import FunctionCalls
+from ffdl_batch.client.handles import Arrays, Secrets, Tokens
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage, Health
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
-from ffdl_batch.domain.job.views import EventView, JobView, PlanView, Resume
+from ffdl_batch.domain.job.views import EventView, JobView, Resume
 from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE, AttachPlan
 
 if TYPE_CHECKING:
     from ffdl_batch.client.attach import Helper, Link
 
-__all__ = ["Client", "JobFilter", "OptionValue"]
+__all__ = ["Client", "JobFilter"]
 _TIME_LIMIT = "C203"
 
 
-class Client(MeasuredCalls, LogCalls, WaitingCalls, RemovalCalls):
+class Client(SubmitCalls, FunctionCalls, FileCalls, MeasuredCalls, LogCalls, WaitingCalls, RemovalCalls):
     """Sends requests to the daemon, and starts one if none runs, unless ``start=False``.
 
     With `host`, it uses the daemon of a login node, over SSH (None: according to FFDL_HOST and the configuration; "":
@@ -100,44 +93,6 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls, RemovalCalls):
         prefix = "/site" if self._dialling.is_site else "" if user is None else f"/users/{user}"
         return Wire(self._dialling.dial, self._dialling.report, prefix)
 
-    def submit(
-        self,
-        manifest: str | Path,
-        model: str | Path,
-        *,
-        backend: str = "",
-        strict: bool = False,
-        allowed: AllowedReferences = OWN_DIRECTORY,
-        **options: OptionValue,
-    ) -> JobHandle:
-        """Submit one job: a manifest's path or text, and the model's directory or zip.
-
-        `options` are those of ``ffdl-submit`` with underscores (``time="2h"``, ``cpus_per_task=4``, ``hold=True``).
-        `allowed` has the references that the manifest may use besides files in its directory. When this returns, the
-        daemon has stored the job. Raises RequestRefused with all findings, and for an array; InputUnusable for a
-        reference that is not allowed.
-        """
-        wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.JOB)
-        result = _accepted(self._submit([manifest], model, wanted)[0])
-        return JobHandle(self, result.id, result.warnings, result.network)
-
-    def submit_array(
-        self,
-        manifest: str | Path,
-        model: str | Path,
-        *,
-        backend: str = "",
-        strict: bool = False,
-        allowed: AllowedReferences = OWN_DIRECTORY,
-        **options: OptionValue,
-    ) -> ArrayHandle:
-        """Submit an array as :meth:`submit` does a job: a manifest with `batch.array` or `batch.sweep`, or the option
-        ``array="0-9"``. Raises RequestRefused with all findings, and if it is no array."""
-        wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.ARRAY)
-        result = _accepted(self._submit([manifest], model, wanted)[0])
-        jobs = [JobHandle(self, job_id, (), result.network) for job_id in result.elements]
-        return ArrayHandle(self, result.id, jobs, result.warnings, result.network)
-
     @property
     def arrays(self) -> Arrays:
         """Calls about arrays of jobs."""
@@ -162,99 +117,6 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls, RemovalCalls):
     def tokens(self) -> Tokens:
         """Calls about tokens for the site's hub."""
         return Tokens(self._wire)
-
-    def submit_many(
-        self,
-        manifests: Sequence[str | Path],
-        model: str | Path,
-        *,
-        backend: str = "",
-        strict: bool = False,
-        allowed: AllowedReferences = OWN_DIRECTORY,
-        **options: OptionValue,
-    ) -> builtins.list[SubmissionResult]:
-        """Submit several jobs (or arrays) that share a model. Return the results in order: each an id or a problem."""
-        return self._submit(manifests, model, self._wanted(backend, strict, allowed, options))
-
-    def _submit(
-        self, manifests: Sequence[str | Path], model: str | Path, wanted: Wanted
-    ) -> builtins.list[SubmissionResult]:
-        submissions = [build_submission(read_manifest(manifest), "", wanted) for manifest in manifests]
-        digest = self.upload(model)
-        results = self.send([replace(submission, archive=digest) for submission in submissions])
-        return [replace(result, problem=result.problem and in_keywords(result.problem)) for result in results]
-
-    def upload(
-        self,
-        model: str | Path,
-        report: Callable[[str], None] | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> str:
-        """Pack the model, upload it unless the daemon has it, and return its digest. `report` gets progress messages,
-        and `warn` a warning if the model is large."""
-        from ffdl_batch.client.submissions.model_archive import open_model
-
-        note = report or (lambda _: None)
-        with open_model(Path(model)) as archive:
-            path = f"/api/v1/archives/{archive.digest}"
-            note(f"model {model}: {archive.describe()}")
-            if warn is not None and (warning := archive.warning(model)):
-                warn(warning)
-            if self._wire.ask_status(Request("HEAD", path)) != 200:
-                note("uploading it")
-                request = Request("PUT", path, archive.file, archive.size, "application/zip", timeout_s=600.0)
-                self._wire.ask(request)
-            return archive.digest
-
-    def send(self, submissions: Sequence[Submission]) -> builtins.list[SubmissionResult]:
-        """Send submissions whose archive is uploaded, at most 500 in a request. Return the results in order."""
-        results: builtins.list[SubmissionResult] = []
-        for part in cut_into_requests(submissions):
-            body = {"submissions": [to_plain(submission) for submission in part]}
-            reply = self._wire.ask(json_request("POST", "/api/v1/jobs", body))
-            answers = [read_answer(SubmissionResult, plain) for plain in reply.get("results", ())]
-            if len(answers) != len(part):
-                raise unreadable(f"{len(answers)} results for {len(part)} submissions")
-            results.extend(answers)
-        return results
-
-    def plan(
-        self,
-        manifest: str | Path,
-        model: str | Path,
-        *,
-        backend: str = "",
-        strict: bool = False,
-        allowed: AllowedReferences = OWN_DIRECTORY,
-        trial: bool = False,
-        **options: OptionValue,
-    ) -> PlanView:
-        """Return exactly what a submission would send, without sending it. `trial`: ask the scheduler when it would
-        start."""
-        from ffdl_batch.client.submissions.model_archive import open_model
-
-        wanted = self._wanted(backend, strict, allowed, options)
-        text = read_manifest(manifest)
-        with open_model(Path(model)) as archive:
-            digest = archive.digest
-        try:
-            return self.plan_submission(build_submission(text, digest, wanted), trial=trial)
-        except RequestRefused as error:
-            raise type(error)(in_keywords(error.problem)) from error
-
-    def _wanted(
-        self, backend: str, strict: bool, allowed: AllowedReferences, options: Mapping[str, OptionValue]
-    ) -> Wanted:
-        """Return the options. FFDL_BACKEND is the default of this program, as on the command line, not of the
-        daemon."""
-        named = backend or self._dialling.environ.get("FFDL_BACKEND", "")
-        wanted = wanted_from_keywords(named, strict, options)
-        return replace(wanted, allowed=allowed, cluster=self._dialling.cluster())
-
-    def plan_submission(self, submission: Submission, *, trial: bool = False) -> PlanView:
-        """Plan a submission; see :meth:`plan`."""
-        body = {"submission": to_plain(submission), "trial": trial}
-        return read_answer(PlanView, self._wire.ask(json_request("POST", "/api/v1/plan", body)).get("plan"))
 
     def get(self, job_id: str) -> JobView:
         """Return a job. Raises UnknownJob."""
@@ -361,12 +223,6 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls, RemovalCalls):
         """Return the daemon's report about itself. Raises DaemonUnreachable without an answer after `timeout_s`
         seconds."""
         return read_answer(Health, self._wire.ask(Request("GET", "/api/v1/health", timeout_s=timeout_s)))
-
-
-def _accepted(result: SubmissionResult) -> SubmissionResult:
-    if result.problem is not None:
-        raise RequestRefused(result.problem)
-    return result
 
 
 def is_ended(job: JobView) -> bool:

@@ -67,6 +67,14 @@ class InputUnusable(ClientError):
         super().__init__(Problem(code, message, int(exit_code), cure, findings))
 
 
+class FunctionFailed(ClientError):
+    """A function's job ended without a result: it failed before or after the function, or was cancelled or halted."""
+
+
+class SubmissionWarning(UserWarning):
+    """A warning of a submission. The job is submitted; its id begins the text."""
+
+
 class WaitTimedOut(ClientError):
     """A wait timed out, and the job continues. Exit code 124."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -12,6 +14,7 @@ from ffdl_batch.client.connection.http_client import Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
 from ffdl_batch.domain.access import Identity, TokenView
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job.views import (
     ArrayView,
     AttemptChoice,
@@ -25,6 +28,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api import Client
+    from ffdl_batch.client.api_calls.metric_streams import MetricLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +51,45 @@ class JobHandle:
         return self.client.wait(self.id, timeout_s)
 
     def logs(
-        self, *, follow: bool = False, learner: int | None = None, attempt: AttemptChoice = None
+        self,
+        *,
+        follow: bool = False,
+        learner: int | None = None,
+        since: float | None = None,
+        tail: int | None = None,
+        attempt: AttemptChoice = None,
+        grep: Grep | None = None,
     ) -> Iterator[LogLine]:
         """Yield the learners' lines; see :meth:`Client.logs`."""
-        return self.client.logs(self.id, follow=follow, learner=learner, attempt=attempt)
+        return self.client.logs(
+            self.id, follow=follow, learner=learner, since=since, tail=tail, attempt=attempt, grep=grep
+        )
 
-    def events(self, *, follow: bool = False) -> Iterator[EventView]:
+    def metrics(
+        self, *, follow: bool = False, learner: int | None = None, attempt: AttemptChoice = None
+    ) -> Iterator[MetricLine]:
+        """Yield the learners' metrics; see :meth:`Client.metrics`."""
+        return self.client.metrics(self.id, follow=follow, learner=learner, attempt=attempt)
+
+    def download(
+        self,
+        into: str | Path,
+        *,
+        kind: str = "results",
+        attempt: int | None = None,
+        only: Sequence[str] = (),
+        force: bool = False,
+    ) -> Path:
+        """Copy the results into a directory; see :meth:`Client.download`."""
+        return self.client.download(self.id, into, kind=kind, attempt=attempt, only=only, force=force)
+
+    def exec(self, command: Sequence[str], *, learner: int = 1) -> subprocess.CompletedProcess[bytes]:
+        """Run a command inside a running learner; see :meth:`Client.exec`."""
+        return self.client.exec(self.id, command, learner=learner)
+
+    def events(self, *, follow: bool = False, after: int = 0, timeout_s: float | None = None) -> Iterator[EventView]:
         """Yield the state changes; see :meth:`Client.events`."""
-        return self.client.events(self.id, follow=follow)
+        return self.client.events(self.id, follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self) -> JobView:
         """Cancel the job; see :meth:`Client.cancel`."""

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.attempt.directory_tree import remove_tree
 from ffdl_batch.cli.arrays import elements_of, is_array
 from ffdl_batch.cli.commands.data import read_directory, report_done, resumable
-from ffdl_batch.cli.connection import find_other_host, find_user_secrets, open_client
+from ffdl_batch.cli.connection import find_place, open_client
 from ffdl_batch.cli.options.output import json_option
 from ffdl_batch.cli.render.progress import Meter
-from ffdl_batch.domain.data.staging_protocol import Direction, Done, Note, Progress
-from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.client.stores.job_files import Copy, bring_output
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import complain
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -29,7 +24,6 @@ from ffdl_batch.option_types import WholeNumber
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.errors import ClientError
-    from ffdl_batch.client.stores.credentials import Access
     from ffdl_batch.domain.job.views import OutputView
 
 _RESULTS = "results"
@@ -136,15 +130,9 @@ def _download(  # noqa: PLR0913, PLR0917  (what is copied, and where to)
         below = place if place and out and is_one else f"{place or output.job_id}/{output.kind}"
         directory = Path(below).absolute()
         with failures.of(": ".join(word for word in (name, "" if is_one else output.kind) if word)):
-            with (
-                resumable(),
-                Meter(quiet=asked.quiet) as meter,
-                _source(client, output, directory, meter) as (access, prefix, memory),
-            ):
-                roots = (output.directory, *output.roots)
-                done = _bring(
-                    access, prefix, memory, directory, meter, roots, force=asked.force, parallel=asked.parallel
-                )
+            with resumable(), Meter(quiet=asked.quiet) as meter:
+                copy = Copy(output, directory, asked.force, asked.parallel)
+                done = bring_output(client.output, copy, find_place(), meter.show, meter.each_s)
             job = output.job_id if name else ""
             to = f"brought to {directory}"
             report_done(done, to, quiet=asked.quiet, as_json=asked.as_json, kind=output.kind, job=job)
@@ -193,72 +181,3 @@ def _find(
         except RequestRefused as error:
             failures.add(error, name)
     return found
-
-
-def _bring(  # noqa: PLR0913  (what a move is made of)
-    access: Access,
-    prefix: str,
-    memory: str,
-    directory: Path,
-    meter: Meter,
-    roots: tuple[str, ...],
-    *,
-    force: bool,
-    parallel: int,
-) -> Done:
-    from ffdl_batch.client.stores.transfers import Move, move
-
-    asked = Move(Direction.IN, access, prefix, directory, (), force, parallel, roots, memory)
-    return move(asked, meter.show, meter.each_s, os.environ)
-
-
-@contextmanager
-def _source(client: Client, output: OutputView, out: Path, meter: Meter) -> Iterator[tuple[Access, str, str]]:
-    """Yield the source of the files, a prefix in it, and the name of the transfer.
-
-    The source is the store; or the job's directory, if this machine sees it and it is complete; or a directory with the
-    files that the daemon sends, which is removed afterwards. Raises OutputIncomplete afterwards if the daemon could not
-    read all files.
-    """
-    from ffdl_batch.client.api_calls.job_output import OutputIncomplete
-    from ffdl_batch.client.stores.credentials import Access, of_job
-    from ffdl_batch.client.stores.transfers import transfers_dir
-
-    words = (output.job_id, output.kind, str(out))
-    memory = hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    if output.store is not None:
-        near = bool(output.directory)
-        access = of_job(output.store, Path(output.secrets), find_user_secrets(), os.environ, near=near)
-        yield access, output.prefix, memory
-        return
-    directory = StoreAddress(StoreKind.FILE, container=output.directory)
-    if not output.is_partial and not find_other_host() and _is_seen(output):
-        yield Access(directory, {}), output.name, memory
-        return
-
-    def progressed(size: int) -> None:
-        meter.show(Progress(0, 0, size, size, 0.0))
-
-    sent = transfers_dir(os.environ) / memory / "sent"
-    remove_tree(str(sent))
-    try:
-        sent.mkdir(mode=0o700, parents=True)
-        incomplete: OutputIncomplete | None = None
-        try:
-            client.output.bring(output, sent, progressed, lambda what: meter.show(Note(what)))
-        except OutputIncomplete as error:
-            incomplete = error
-        yield Access(replace(directory, container=str(sent)), {}), output.name, memory
-        if incomplete is not None:
-            raise incomplete
-    finally:
-        with suppress(OSError):
-            remove_tree(str(sent))
-
-
-def _is_seen(output: OutputView) -> bool:
-    """Return whether the path is the same directory on this machine as on the daemon's."""
-    try:
-        return Path(output.directory).stat().st_ino == output.inode and os.access(output.directory, os.R_OK | os.X_OK)
-    except OSError:
-        return False

@@ -13,6 +13,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -136,6 +137,7 @@ class Wire:
         self._channel: Channel | None = None
         self._login: HubLogin | None = None
         self._http: HTTPConnection | None = None
+        self._is_interrupted = False
 
     def __del__(self) -> None:
         """Close the connection of a client that is dropped without `close`."""
@@ -146,6 +148,14 @@ class Wire:
         channel, self._channel, self._http = self._channel, None, None
         if channel is not None:
             channel.close()
+
+    def interrupt(self) -> None:
+        """Have the request that another thread waits for fail, and all later ones. May be called by any thread."""
+        self._is_interrupted = True
+        channel = self._channel
+        if channel is not None:
+            with suppress(OSError):
+                channel.connection.shutdown(socket.SHUT_RDWR)
 
     def ask(self, request: Request) -> Mapping[str, Any]:
         """Return the JSON reply. Raises :class:`ClientError` for a refusal."""
@@ -252,6 +262,9 @@ class Wire:
             self._channel = self._connect()
             self._login = self._channel.login
             self._http = connection_over(self._channel.connection)
+        if self._is_interrupted:
+            self.close()
+            raise DaemonUnreachable("the call was cancelled", exit_code=ExitCode.INTERRUPTED)
         return self._http
 
     def _send_once(self, http: HTTPConnection, request: Request) -> HTTPResponse:

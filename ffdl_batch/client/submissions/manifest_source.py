@@ -8,6 +8,7 @@ reference that cannot be read has a reason instead, which the daemon reports if 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -70,11 +71,14 @@ def read_source(source: str | Path) -> tuple[bytes, Origin]:
     return data, Origin(str(base), str(real.parent), found.st_uid)
 
 
-def read_manifest(source: str | Path) -> ManifestText:
-    """Read the manifest in a file (``-``: standard input), or `source` itself if it is a text of several lines.
+def read_manifest(source: str | Path | Mapping[str, object]) -> ManifestText:
+    """Read the manifest in a file (``-``: standard input), or `source` itself if it is a text of several lines or a
+    mapping.
 
     Raises :class:`InputUnusable`: exit code 66 if it cannot be read, 78 if it is too large or not text.
     """
+    if isinstance(source, Mapping):
+        return ManifestText(_as_yaml(source), "manifest", _here())
     if isinstance(source, str) and "\n" in source:
         return ManifestText(source, "manifest", _here())
     name = "standard input" if str(source) == "-" else str(source)
@@ -89,6 +93,34 @@ def read_manifest(source: str | Path) -> ManifestText:
         return ManifestText(data.decode("utf-8-sig"), name, origin)
     except UnicodeDecodeError as error:
         raise _unusable(name, f"is not UTF-8 text: byte {error.start} is \\x{data[error.start]:02x}") from error
+
+
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+"""Matches characters that JSON may contain as they are, and YAML may not, or reads differently."""
+
+
+def _as_yaml(manifest: Mapping[str, object]) -> str:
+    """Return a mapping as JSON that is also YAML. Raises InputUnusable for a value that no manifest can have."""
+    try:
+        text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        cure = "use mappings, lists, texts, numbers, booleans and None"
+        raise InputUnusable(
+            f"the manifest cannot be written as a text: {error}",
+            cure=cure,
+            code="C101",
+            exit_code=ExitCode.BAD_MANIFEST,
+        ) from error
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _plain(value: object) -> object:
+    """Return a value that :mod:`json` does not know as one that it knows. Raises TypeError."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no value of a manifest")
 
 
 def _owner_of_input() -> int | None:

@@ -374,12 +374,12 @@ def test_submit_and_plan_report_only_wrong_option_as_python_keyword(
     problem = Problem("C101", str(finding), 2, findings=(finding,))
     monkeypatch.setattr(daemon, "accept", lambda _: SubmissionResult(problem=problem))
     with pytest.raises(RequestRefused) as refused:
-        client.submit(manifest, model, partiton="gpu")
+        client.submit(manifest, model, partiton="gpu")  # type: ignore[call-arg]
     said = "error: partiton: this option is not taken; cpus_per_task is (did you mean partition?)"
     assert str(refused.value) == said
     daemon.refusals["/api/v1/plan"] = (422, problem)
     with pytest.raises(RequestRefused, match=r"^error: partiton: "):
-        client.plan(manifest, model, partiton="gpu")
+        client.plan(manifest, model, partiton="gpu")  # type: ignore[call-arg]
     finding = Finding(Severity.ERROR, "give --signal to train", file="m.yml", line=3, path="framework.command")
     problem = Problem("C101", str(finding), 78, findings=(finding,))
     with pytest.raises(RequestRefused, match="give --signal to train"):  # of a manifest: it stays as it is

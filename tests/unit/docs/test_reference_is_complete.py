@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch import client
+from ffdl_batch.client import errors as client_errors
 from ffdl_batch.config.settings import Settings
 from ffdl_batch.controller.learner.orphans import MARK
 from ffdl_batch.domain.access import Role, Scope
@@ -64,6 +66,13 @@ def test_reference_page_names_every_key_of_code(page: str) -> None:
     words = set(re.findall(r"[A-Za-z0-9_.-]+", (ROOT / "docs" / page).read_text()))
     words |= {word.strip(".") for word in words}
     assert [name for name in PAGES[page] if str(name) not in words] == []
+
+
+def test_python_reference_names_every_public_name() -> None:
+    words = set(re.findall(r"\w+", (ROOT / "docs" / "reference" / "python.md").read_text()))
+    errors = {name for name, kind in vars(client_errors).items() if isinstance(kind, type)}
+    assert set(client.__all__) - errors <= words
+    assert "ffdl_batch.client.errors" in (ROOT / "docs" / "reference" / "python.md").read_text()
 
 
 @pytest.mark.parametrize("definition", sorted((ROOT / "containers").glob("*.def")), ids=lambda p: p.stem)

@@ -1,0 +1,134 @@
+"""Copy the output of a job into a directory: from its store, its directory, or the daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ffdl_batch.attempt.directory_tree import remove_tree
+from ffdl_batch.domain.data.staging_protocol import Direction, Done, Line, Note, Progress
+from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.host.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.api_calls.job_output import JobOutput
+    from ffdl_batch.client.connection.ways import Way
+    from ffdl_batch.client.stores.credentials import Access
+    from ffdl_batch.client.stores.user_secrets import UserSecrets
+    from ffdl_batch.domain.job.views import OutputView
+
+Report = Callable[[Line], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPlace:
+    """The place of the program that copies."""
+
+    secrets: UserSecrets
+    """The user's secrets, which are on the daemon's host."""
+    is_other_host: bool
+    """Whether the daemon is on another host, so that its paths are not those of this machine."""
+    environ: Mapping[str, str]
+    """Has the credentials of stores, and the directory in which unfinished copies are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What is copied, and how."""
+
+    output: OutputView
+    directory: Path
+    """The absolute path of the target."""
+    replaces: bool = False
+    """Whether files of the directory that differ are replaced."""
+    parallel: int = 8
+    only: tuple[str, ...] = ()
+    """Patterns of the files to copy; () for all."""
+
+
+def bring_output(output: JobOutput, copy: Copy, place: OwnPlace, report: Report, each_s: float) -> Done:
+    """Copy the files. `report` gets notes, and progress each `each_s`. Raises ClientError, and OutputIncomplete after
+    all other files are copied if the daemon could not read some."""
+    from ffdl_batch.client.stores.transfers import Move, move
+
+    with _source(output, copy, place, report) as (access, prefix, memory):
+        roots = (copy.output.directory, *copy.output.roots)
+        asked = Move(
+            Direction.IN, access, prefix, copy.directory, copy.only, copy.replaces, copy.parallel, roots, memory
+        )
+        return move(asked, report, each_s, place.environ)
+
+
+def place_of(way: Way, environ: Mapping[str, str], state_dir: Path | None = None) -> OwnPlace:
+    """Return the place of a program that reaches the daemon by `way`. `state_dir` overrides that of the environment."""
+    from ffdl_batch.client.connection.daemon_location import HostPlace
+    from ffdl_batch.client.connection.daemon_settings import own_settings
+    from ffdl_batch.client.connection.site_daemon import SitePlace
+    from ffdl_batch.client.stores.user_secrets import RemoteUserSecrets, UnreadableUserSecrets, UserSecrets
+
+    if way is None or isinstance(way, SitePlace):
+        own = own_settings(environ, state_dir if way is None else way.state_dir)
+        return OwnPlace(UserSecrets(Path(own.settings.jobs_dir)), is_other_host=False, environ=environ)
+    if not isinstance(way, HostPlace):
+        return OwnPlace(UnreadableUserSecrets(way.url), is_other_host=True, environ=environ)
+    from ffdl_batch.client.connection.host_relay import connector_of
+
+    return OwnPlace(RemoteUserSecrets(way, connector_of(way.host, environ)), is_other_host=True, environ=environ)
+
+
+@contextmanager
+def _source(calls: JobOutput, copy: Copy, place: OwnPlace, report: Report) -> Iterator[tuple[Access, str, str]]:
+    """Yield the source of the files, a prefix in it, and the name of the transfer.
+
+    The source is the store; or the job's directory, if this machine sees it and it is complete; or a directory with the
+    files that the daemon sends, which is removed afterwards. Raises OutputIncomplete afterwards if the daemon could not
+    read all files.
+    """
+    from ffdl_batch.client.api_calls.job_output import OutputIncomplete
+    from ffdl_batch.client.stores.credentials import Access, of_job
+    from ffdl_batch.client.stores.transfers import transfers_dir
+
+    output = copy.output
+    words = (output.job_id, output.kind, str(copy.directory))
+    memory = hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    if output.store is not None:
+        near = bool(output.directory)
+        access = of_job(output.store, Path(output.secrets), place.secrets, place.environ, near=near)
+        yield access, output.prefix, memory
+        return
+    directory = StoreAddress(StoreKind.FILE, container=output.directory)
+    if not output.is_partial and not place.is_other_host and _is_seen(output):
+        yield Access(directory, {}), output.name, memory
+        return
+
+    def progressed(size: int) -> None:
+        report(Progress(0, 0, size, size, 0.0))
+
+    sent = transfers_dir(place.environ) / memory / "sent"
+    remove_tree(str(sent))
+    try:
+        sent.mkdir(mode=0o700, parents=True)
+        incomplete: OutputIncomplete | None = None
+        try:
+            calls.bring(output, sent, progressed, lambda what: report(Note(what)))
+        except OutputIncomplete as error:
+            incomplete = error
+        yield Access(replace(directory, container=str(sent)), {}), output.name, memory
+        if incomplete is not None:
+            raise incomplete
+    finally:
+        with suppress(OSError):
+            remove_tree(str(sent))
+
+
+def _is_seen(output: OutputView) -> bool:
+    """Return whether the path is the same directory on this machine as on the daemon's."""
+    try:
+        return Path(output.directory).stat().st_ino == output.inode and os.access(output.directory, os.R_OK | os.X_OK)
+    except OSError:
+        return False

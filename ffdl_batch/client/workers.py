@@ -1,0 +1,136 @@
+"""Threads in which an :class:`~ffdl_batch.AsyncClient` uses clients.
+
+Each thread has a client of its own, because a client may be used by one thread only. They are daemon threads, so that a
+program can end while a call waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from ffdl_batch.client.api import Client
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.connection.daemon_start import Dialling
+    from ffdl_batch.client.connection.http_client import Wire
+
+R = TypeVar("R")
+_END = object()
+
+
+class _InterruptibleClient(Client):
+    """A client whose requests another thread can interrupt."""
+
+    def __init__(self, dialling: Dialling) -> None:
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        super().__init__(dialling=dialling)
+
+    def _open_wire(self) -> Wire:
+        wire = super()._open_wire()
+        self._wires.add(wire)
+        return wire
+
+    def interrupt(self) -> None:
+        for wire in list(self._wires):
+            wire.interrupt()
+
+
+class _Worker:
+    """A thread with a client. It does one thing at a time."""
+
+    def __init__(self, dialling: Dialling) -> None:
+        self.client = _InterruptibleClient(dialling)
+        self.is_of_use = True
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="ffdl client", daemon=True).start()
+
+    async def do(self, work: Callable[[], R]) -> R:
+        """Return what `work` returns in the thread. If the caller is cancelled, the work's requests are interrupted."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+
+        def settle(value: R | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(cast(R, value))
+            else:
+                future.set_exception(error)
+
+        def task() -> None:
+            value, error = None, None
+            try:
+                value = work()
+            except BaseException as raised:  # noqa: BLE001 - raised again in the caller's task
+                error = raised
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(settle, value, error)
+
+        self._tasks.put(task)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.is_of_use = False
+            self.client.interrupt()
+            raise
+
+    def stop(self) -> None:
+        """End the thread after its current work, and close its client."""
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        with closing(self.client):
+            while (task := self._tasks.get()) is not None:
+                task()
+
+
+class Workers:
+    """The threads of one :class:`~ffdl_batch.AsyncClient`: at most `parallel` at a time."""
+
+    def __init__(self, dialling: Dialling, parallel: int) -> None:
+        self.last: Client | None = None
+        """The client that was used last."""
+        self._dialling = dialling
+        self._places = asyncio.Semaphore(parallel)
+        self._idle: list[_Worker] = []
+
+    async def run(self, work: Callable[[Client], R]) -> R:
+        """Return what `work` returns for a client in a thread."""
+        async with self._borrow() as worker:
+            return await worker.do(lambda: work(worker.client))
+
+    async def iterate(self, start: Callable[[Client], Iterator[R]]) -> AsyncIterator[R]:
+        """Yield the values of an iterator, which is used in one thread."""
+        async with self._borrow() as worker:
+            values = await worker.do(lambda: start(worker.client))
+            try:
+                while (value := await worker.do(lambda: next(values, _END))) is not _END:
+                    yield cast(R, value)
+            finally:
+                close = getattr(values, "close", None)
+                if close is not None and worker.is_of_use:
+                    await worker.do(close)
+
+    def close(self) -> None:
+        """End the idle threads. A later call starts others."""
+        while self._idle:
+            self._idle.pop().stop()
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncIterator[_Worker]:
+        async with self._places:
+            worker = self._idle.pop() if self._idle else _Worker(self._dialling)
+            try:
+                yield worker
+            finally:
+                self.last = worker.client
+                if worker.is_of_use:
+                    self._idle.append(worker)
+                else:
+                    worker.stop()
