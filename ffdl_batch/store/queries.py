@@ -108,11 +108,14 @@ def elements_of(connection: Connection, reader: JobReader, array_id: str, index:
     return [reader.job(row) for row in connection.execute(query.order_by(JOBS.c.array_index))]
 
 
-def count_elements(connection: Connection, ids: Collection[str]) -> dict[str, dict[JobState, int]]:
-    """Return how many elements each array has in each state, removed ones included; unknown arrays are omitted."""
+def count_elements(
+    connection: Connection, ids: Collection[str], *, with_removed: bool
+) -> dict[str, dict[JobState, int]]:
+    """Return how many elements each array has in each state; arrays without any are omitted."""
     found: dict[str, dict[JobState, int]] = {}
     for chunk in chunks([array_id for array_id in ids if array_id]):
         query = select(JOBS.c.array_id, JOBS.c.state, func.count()).where(JOBS.c.array_id.in_(chunk))
+        query = query if with_removed else query.where(JOBS.c.removed_at.is_(None))
         for array_id, state, count in connection.execute(query.group_by(JOBS.c.array_id, JOBS.c.state)):
             found.setdefault(array_id, {})[JobState(state)] = count
     return found

@@ -142,10 +142,10 @@ class Store:
         with self._database.reading() as connection:
             return queries.elements_of(connection, self._reader, array_id, index)
 
-    def count_elements(self, ids: Collection[str]) -> dict[str, dict[JobState, int]]:
+    def count_elements(self, ids: Collection[str], *, with_removed: bool = True) -> dict[str, dict[JobState, int]]:
         """Return how many elements each of these arrays has in each state; one query."""
         with self._database.reading() as connection:
-            return queries.count_elements(connection, ids)
+            return queries.count_elements(connection, ids, with_removed=with_removed)
 
     def arrays_to_keep(self, ids: Collection[str]) -> frozenset[str]:
         """Return those of these arrays that have an element that is not removed; one query."""

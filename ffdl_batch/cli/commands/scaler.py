@@ -131,6 +131,7 @@ def _print_explanation(found: SizeExplanation) -> None:
     print_line("Before", size)
     print_line("After", wanted)
     print_line("Held", found.hold)
+    print_line("Limited", found.limit)
     print_line("Remaining", _duration(found.remaining_s) if found.remaining_s is not None else "")
     print_line("Restart cost", f"{found.restart_s:.0f} s")
     print_line("Rank", f"{found.rank} of {found.pool_jobs} (1 is the longest job)")

@@ -81,6 +81,8 @@ class SizeExplanation:
     options: tuple[SizeOption, ...]
     is_newest: bool = True
     """Whether no newer decision about the pool exists, which did not compare sizes of this job."""
+    limit: str = ""
+    """Why it had fewer sizes than its manifest permits; "" = it had all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ def _plain(described: Described) -> dict[str, Any]:
         "tenant": job.tenant,
         "held": job.held,
         "hold": described.hold,
+        "limit": described.limit,
         "sizes": [
             [int(gpus), float(job.remaining_s[gpus]), int(job.batch[gpus])]
             for gpus in np.flatnonzero(np.isfinite(job.remaining_s))
@@ -103,7 +104,7 @@ def _described(plain: Mapping[str, Any]) -> Described:
         tenant=plain["tenant"],
         held=plain["held"],
     )
-    return Described(job, plain["hold"])
+    return Described(job, plain["hold"], plain.get("limit", ""))
 
 
 def _finite(seconds: float) -> float | None:

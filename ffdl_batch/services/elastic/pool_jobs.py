@@ -12,6 +12,7 @@ from ffdl_batch.domain.job.elastic import Elastic, workers_of
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.metrics.learner_reports import HOLD
+from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.outcome.continuation import Interruption
 from ffdl_batch.elastic.policy import HORIZON_S, PoolJob
 from ffdl_batch.elastic.schedulers import GROWTH
@@ -69,6 +70,8 @@ class Described:
 
     job: PoolJob
     hold: str
+    limit: str = ""
+    """Why it has fewer sizes than its manifest permits; "" = it has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def describe(
         tenant=known.job.user,
         held=bool(hold),
     )
-    return Described(job, hold)
+    return Described(job, hold, _limit_of(known, elastic))
 
 
 def _choices(known: KnownJob, elastic: Elastic, permitted: Collection[int], most_gpus: int) -> list[_Choice]:
@@ -183,6 +186,14 @@ def hinted_most(known: KnownJob, elastic: Elastic) -> int:
     if not hint:
         return elastic.max_learners
     return max(elastic.min_learners, min(elastic.max_learners, known.history.hint_learners + hint))
+
+
+def _limit_of(known: KnownJob, elastic: Elastic) -> str:
+    most, history = hinted_most(known, elastic), known.history
+    if history.hint in (None, HOLD) or most >= elastic.max_learners:
+        return ""
+    printed = f"the job printed ffdl-scale: {history.hint:+d} with {counted(history.hint_learners, 'learner')}"
+    return f"at most {counted(most, 'learner')}, because {printed}"
 
 
 def _hold(history: LearnerHistory, attempts: Sequence[Attempt], left_s: float) -> str:

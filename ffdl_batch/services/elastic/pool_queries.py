@@ -158,6 +158,7 @@ def explain_size(storage: JobStorage, pools: ElasticPools, caller: Caller, job_i
         pool_jobs=len(fastest),
         pool_gpus=last.gpus,
         is_newest=is_newest,
+        limit=str(found.get("limit", "")),
         options=tuple(SizeOption(gpus, batch, seconds) for gpus, seconds, batch in found["sizes"]),
     )
 

@@ -55,13 +55,18 @@ class SizeChanges:
     def halt(self, job: Job, known: JobSize | None, learners: int, batch: int) -> bool:
         """Halt a running job, so that it can continue with this size. 0 learners = the job waits after the halt."""
         size = JobSize(job.id, SizeState.HALTING, job.attempt, learners, batch, self._now())
-        change = Change(columns={"requested_action": RequestedAction.HALT})
+        then = f"continue with {counted(learners, 'learner')} and batch {batch}" if learners else "free its GPUs"
+        change = Change(
+            steps=((job.state, self._now()),),
+            cause=Cause.RESIZED,
+            message=f"the scaler of pool {self.pool} halts the job to {then}",
+            columns={"requested_action": RequestedAction.HALT},
+        )
         updated = self.storage.store.elastic.change(self.lease, job, change, size, known)
         if updated is None:
             return False
         self.reached("halted")
         notify_controllers(self.storage, updated)
-        then = f"continue with {counted(learners, 'learner')} and batch {batch}" if learners else "free its GPUs"
         log.info("pool %s: %s is being halted to %s", self.pool, job.id, then)
         return True
 

@@ -104,11 +104,13 @@ def cancel_job(storage: JobStorage, adapters: Adapters, caller: Caller, job_id: 
 
 
 def get_array(storage: JobStorage, caller: Caller, array_id: str) -> ArrayView:
-    """Return the number of elements by state. Two queries for an array of any size. Raises :class:`Refused`."""
+    """Return the number of elements by state, without removed ones. Two queries for an array of any size. Raises
+    :class:`Refused`."""
     found = storage.store.list_jobs(uid=None, array=array_id, limit=1) if is_array_id(array_id) else []
     if not found or not (caller.is_admin or found[0].uid == caller.uid):
         raise unknown_array(array_id)
-    return _view(storage.root, found[0], storage.store.count_elements([array_id]).get(array_id, {}))
+    counts = storage.store.count_elements([array_id], with_removed=False)
+    return _view(storage.root, found[0], counts.get(array_id, {}))
 
 
 def stop_array(storage: JobStorage, caller: Caller, array_id: str, requested_action: RequestedAction) -> ArrayView:

@@ -19,6 +19,7 @@ from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.host.descriptors import write_all
 from ffdl_batch.services.job_control import removal
 from ffdl_batch.services.job_control.removal import remove_expired, remove_job
+from ffdl_batch.services.job_control.stop import get_array
 from ffdl_batch.services.job_files import removal as files
 from ffdl_batch.services.job_files.orphan_cleanup import sweep
 from ffdl_batch.services.job_files.removal import end_removed_jobs
@@ -179,6 +180,8 @@ def test_array_directory_goes_with_its_last_job(fleet: ArraySite) -> None:
     first, last = (fleet.site.move(job, JobState.COMPLETED) for job in fleet.elements(array))
     remove(fleet.site, first)
     assert shared.exists() and listed(fleet.site) == [last.id]
+    view = get_array(fleet.site.platform.storage, fleet.site.caller, array)
+    assert (view.elements, view.states) == (1, {"COMPLETED": 1})
     remove(fleet.site, last)
     assert not shared.exists()
 

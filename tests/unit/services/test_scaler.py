@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.domain.job.views import Resume
-from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
@@ -33,6 +33,8 @@ def test_job_waits_until_scaler_admits_it(bench: Bench) -> None:
 def test_running_job_shrinks_for_second_and_second_grows_after_its_end(bench: Bench) -> None:
     first, second = first_shrinks_for_second(bench)
     assert not bench.scaler.is_busy()
+    [request] = [one for one in bench.site.platform.storage.store.history(first.id) if one.cause == Cause.RESIZED]
+    assert request.message.startswith("the scaler of pool default halts the job to continue with ")
     halted = bench.checkpoints(first)
     assert halted.state is JobState.HALTED
     assert bench.scaler.is_busy(), "a daemon without a live job must not end now"

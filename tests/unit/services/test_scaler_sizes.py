@@ -13,6 +13,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch.launch_file import Pod, encode
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
+from ffdl_batch.services.elastic.pool_queries import explain_size
 from ffdl_batch.services.outcome.attempt_records import read_launch
 from ffdl_batch.store import SizeState
 from tests.unit.services.conftest import MANIFEST, Site
@@ -43,6 +44,9 @@ def test_hint_limits_learners(bench: Bench, learners: int, hint: int, most: int)
     bench.checkpoints(job)
     bench.turn(tick_s=2)
     assert bench.learners(job) == [most]
+    found = explain_size(bench.site.platform.storage, bench.site.platform.elastic_pools, bench.site.caller, job.id)
+    printed = f"the job printed ffdl-scale: {hint:+d} with {learners} learner{'s' if learners > 1 else ''}"
+    assert found.limit == f"at most {most} learner{'s' if most > 1 else ''}, because {printed}"
 
 
 @pytest.mark.parametrize("queue_s", [0.0, 1000.0])
