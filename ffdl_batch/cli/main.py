@@ -44,8 +44,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "rm": ("remove:remove", "Remove jobs that have ended, with their files."),
     "data": ("data:data", "Copy files to a store and back."),
     "secret": ("secret:secret", "Manage named secrets: set, list, rm."),
+    "run": ("interactive:run", "Run a command in a new allocation, on this terminal."),
     "exec": ("running_learners:exec_", "Run a command inside a running learner."),
-    "shell": ("running_learners:shell", "Start a shell inside a running learner."),
+    "shell": ("running_learners:shell", "Start a shell in a running learner or a new allocation."),
+    "port-forward": ("port_forward:port_forward", "Forward a local port to a port of a running learner."),
     "top": ("running_learners:top", "Show the processes of running learners."),
     "stack": ("running_learners:stack", "Show the Python stacks of running learners."),
     "support": ("support:support", "Write an archive about a job, for a support ticket."),
@@ -70,7 +72,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "version": ("program:version", "Print the version of this program."),
 }
 REMOTE_COMMANDS = ("exec", "shell", "top", "stack", "cache", "config", "daemon")
-"""Commands about the machine that they run on. With --host they run on that host."""
+"""Commands about the machine that they run on. With --host they run on that host, except `shell` for a new job."""
 _STAYS = ("daemon", "relay")
 ALIASES = {
     "train": "submit",
@@ -100,10 +102,19 @@ class Verbs(LazyGroup):
             ctx.fail(f"there is no command {quoted(args[0])}" + (f"; did you mean {near[0]}?" if near else ""))
         if given_user() is not None and args and ALIASES.get(args[0], args[0]) not in USER_COMMANDS:
             ctx.fail(f"{args[0]} does not accept --user; use it with {', '.join(USER_COMMANDS)}")
-        is_remote = args and args[0] in REMOTE_COMMANDS and tuple(args[:2]) != _STAYS
-        if is_remote and not {"-h", "--help"} & set(args) and (elsewhere := _remote_command(args)) is not None:
+        if self._is_for_host(ctx, args) and (elsewhere := _remote_command(args)) is not None:
             return args[0], elsewhere, args
         return super().resolve_command(ctx, args)
+
+    def _is_for_host(self, ctx: click.Context, args: list[str]) -> bool:
+        """Return whether the host that is named, if there is one, runs the command. `ffdl shell` without the id of a
+        job starts one with files of this machine."""
+        if not args or args[0] not in REMOTE_COMMANDS or tuple(args[:2]) == _STAYS or {"-h", "--help"} & set(args):
+            return False
+        command = self.get_command(ctx, args[0])
+        if args[0] != "shell" or command is None:
+            return True
+        return bool(command.make_context(args[0], args[1:], ctx, resilient_parsing=True).params["job_id"])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, then the aliases."""

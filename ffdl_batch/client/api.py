@@ -202,12 +202,13 @@ class Client(SubmitCalls, FunctionCalls, FileCalls, MeasuredCalls, LogCalls, Wai
         """Start a helper beside a running learner, or one on each node with running learners; see
         :mod:`ffdl_batch.client.attach`. Enter each of them before the next one is taken.
 
-        Behind a hub they are processes of the user's daemon. Raises RequestRefused.
+        Behind a hub or on another host they are processes of the user's daemon. Raises RequestRefused.
         """
         from ffdl_batch.client.attach import Helper
 
         for plan in self.attach_plans(job_id, learner):
-            yield Helper(plan, self._open_stream(job_id, learner, plan) if self._wire.is_through_hub else None)
+            is_far = self._wire.is_through_hub or self._dialling.is_on_host
+            yield Helper(plan, self._open_stream(job_id, learner, plan) if is_far else None)
 
     def _open_stream(self, job_id: str, learner: int | None, plan: AttachPlan) -> Link:
         from ffdl_batch.client.connection.attach_stream import AttachStream

@@ -267,6 +267,11 @@ def run(helper: Helper, request: AttachRequest, window: Callable[[], tuple[int, 
     command, the second one ends the wait (KeyboardInterrupt). `window` returns the current size of the terminal.
     """
     helper.begin(request)
+    return follow(helper, request, window)
+
+
+def follow(helper: Helper, request: AttachRequest, window: Callable[[], tuple[int, int]] | None = None) -> int:
+    """Run a command that the helper has begun; see :func:`run`."""
     with _Signals(helper, window) as signals:
         return _Pump(helper, signals, reads=request.do == RUN).run()
 

@@ -1,11 +1,13 @@
-"""Change the mode of a terminal."""
+"""Change the mode of a terminal, and read its size."""
 
 from __future__ import annotations
 
+import os
+import sys
 import termios
 import tty
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Iterator, Tuple
 
 
 @contextmanager
@@ -17,3 +19,9 @@ def raw_mode(descriptor: int) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def window_size() -> Tuple[int, int]:
+    """Return the rows and columns of the terminal of standard input."""
+    columns, rows = os.get_terminal_size(sys.stdin.fileno())
+    return rows, columns

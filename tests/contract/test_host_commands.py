@@ -25,6 +25,7 @@ from ffdl_batch.ssh.connection import Connector
 from tests import preloaded
 from tests.contract.daemon_rig import until
 from tests.contract.terminals import answer_prompts
+from tests.contract.test_port_forward import ask, forwarded
 from tests.fakes.ssh_server import BreakingWire
 from tests.login_node import LIMIT_S, Laptop, LoginNode
 
@@ -164,6 +165,30 @@ def test_remote_shell_attaches_local_terminal_to_learner(laptop: Laptop, job: st
     code, shown = answer_prompts(laptop, ["shell", job], [("/model", "echo $((6*7)) $FROM_HERE; exit 5")], hides=False)
     assert code == 5 and "42 the laptop" in shown, shown
     assert shown.endswith("echo is on")
+
+
+def test_remote_run_sends_local_files_and_ends_its_job(laptop: Laptop) -> None:
+    done = laptop.run("run", "--model=model", "--", "bash", "-c", "ls; cat; echo $TRAINING_ID >&2; exit 7", text="in\n")
+    assert (done.returncode, done.stdout) == (7, "train.py\nin\n"), done.stderr
+    until(lambda: show(laptop, done.stderr.strip())["state"] == "FAILED", "the job to end")
+
+
+def test_remote_run_leaves_no_job_when_client_is_killed(laptop: Laptop) -> None:
+    with laptop.start("run", "--model=model", "--", "bash", "-c", "echo $TRAINING_ID; sleep 600") as made:
+        assert made.stdout is not None
+        job_id = made.stdout.readline().strip()
+        made.kill()
+        until(lambda: show(laptop, job_id)["state"] in ("CANCELLED", "FAILED"), "the job to end")
+
+
+def test_port_forward_connects_laptop_to_learner_on_node(laptop: Laptop, job: str) -> None:
+    serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
+    serve += "s.accept()[0].sendall(b'from the learner')"
+    with laptop.start("exec", job, "--", "python3", "-c", serve) as server:
+        assert server.stdout is not None
+        words = ("port-forward", job, f"0:{int(server.stdout.readline())}")
+        with forwarded(laptop.argv("ffdl", words), laptop.environ) as local:
+            assert ask(local, b"") == b"from the learner"
 
 
 @pytest.mark.usefixtures("transport")

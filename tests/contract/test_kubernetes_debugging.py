@@ -9,6 +9,7 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -87,11 +88,11 @@ class PatientDesk(Desk):
         until(is_so, lambda: f"{job_id} to be {state}; its log:\n{self.site.log}")
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator[Desk]:
-    base = tmp_path_factory.mktemp("debugging")
+@contextmanager
+def served(base: Path, k8s: FakeCluster, program: str) -> Iterator[Desk]:
+    """A daemon for the cluster, and a model with hang.py."""
     (base / "model").mkdir()
-    (base / "model" / "hang.py").write_text(HANG)
+    (base / "model" / "hang.py").write_text(program)
     config = base / "ffdl.toml"
     config.write_text(
         CONFIG.format(image=IMAGE, kubeconfig=k8s.kubeconfig, controller=CONTROLLER_IMAGE, python=sys.executable)
@@ -105,6 +106,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator
             yield made
         finally:
             end_jobs(made)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator[Desk]:
+    with served(tmp_path_factory.mktemp("debugging"), k8s, HANG) as made:
+        yield made
 
 
 def test_exec_runs_command_in_learner_container_with_its_environment(desk: Desk, lone: str) -> None:  # noqa: F811

@@ -12,9 +12,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from ffdl_batch.cli.commands.interactive import interactive_options, run_interactively
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.options.output import json_option
+from ffdl_batch.cli.options.submission import SbatchLike
 from ffdl_batch.cli.render.formatting import print_json, print_table, read_span
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.launch.attach_protocol import LOOK, STACK, TABLE, TOP
@@ -49,24 +52,37 @@ def exec_(job_id: str, command: Sequence[str], learner: int, with_tty: bool) -> 
     return _enter(job_id, learner, tuple(command), with_tty=with_tty)
 
 
-@click.command()
-@click.argument("job_id", metavar="ID")
-@_one_learner
-def shell(job_id: str, learner: int) -> int:
+@click.command(cls=SbatchLike)
+@click.argument("job_id", required=False, metavar="[ID]")
+@click.option("--learner", type=WholeNumber(1), help="Learner of ID, from 1.  [default: 1]")
+@interactive_options
+def shell(job_id: str | None, learner: int | None, **given: Any) -> int:
     """Start bash inside a running learner, on this terminal, where `ffdl exec` runs its commands.
+
+    Without an ID, start it in a new allocation, as `ffdl run` does: ffdl shell --gpus 1
 
     The shell ends when the learner ends. If standard input is a pipe or a file, the shell runs its commands.
     """
+    from ffdl_batch.client.attach import AttachRequest
+
     with_tty = sys.stdin.isatty() and sys.stdout.isatty()
     words = ("bash", "-i") if with_tty else ("bash",)
-    return _enter(job_id, learner, words, with_tty=with_tty, env={"PS1": r"[learner " + str(learner) + r" \w]\$ "})
+    env = {"PS1": r"[learner " + str(learner or 1) + r" \w]\$ "}
+    if job_id is None:
+        if learner is not None:
+            raise click.UsageError("--learner is for the learners of a running job; name the job")
+        return run_interactively(AttachRequest(words, env), given, with_tty=with_tty)
+    context = click.get_current_context()
+    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in given):
+        raise click.UsageError(f"options of a new job cannot change {job_id}; leave out the ID to start a job")
+    return _enter(job_id, learner or 1, words, with_tty=with_tty, env=env)
 
 
 def _enter(
     job_id: str, learner: int, command: tuple[str, ...], *, with_tty: bool, env: Mapping[str, str] | None = None
 ) -> int:
     from ffdl_batch.client.attach import AttachRequest, run
-    from ffdl_batch.host.terminal import raw_mode
+    from ffdl_batch.host.terminal import raw_mode, window_size
 
     if with_tty and not sys.stdin.isatty():
         raise Stop(ExitCode.USAGE, "standard input is not a terminal; leave out --tty")
@@ -83,12 +99,6 @@ def _open(stack: ExitStack, job_id: str, learner: int | None) -> list[Helper]:
     """Start a helper beside one learner, or on each node, all at once. The connection to the daemon is not kept."""
     with open_client() as client:
         return [stack.enter_context(helper) for helper in client.open_helpers(job_id, learner)]
-
-
-def window_size() -> tuple[int, int]:
-    """Return the rows and columns of the terminal."""
-    columns, rows = os.get_terminal_size(sys.stdin.fileno())
-    return rows, columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,17 @@ def job_options(function: AnyFunction) -> AnyFunction:
     return function
 
 
+def placement_options(function: AnyFunction) -> AnyFunction:
+    """Declare the options that say where a job runs, and with which resources and variables."""
+    for option in (
+        click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
+        click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
+        job_options,
+    ):
+        function = option(function)
+    return function
+
+
 def reference_options() -> tuple[Callable[[AnyFunction], AnyFunction], ...]:
     """Return the options for :func:`allowed_references`."""
     return (
@@ -125,9 +136,7 @@ def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFuncti
     decorators: tuple[Callable[[AnyFunction], AnyFunction], ...] = (
         # click would report a file that cannot be read as wrong usage. It is reported when it is read.
         click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar=metavar),
-        job_options,
-        click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
-        click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
+        placement_options,
         click.option(
             "--strict",
             is_flag=True,
@@ -165,6 +174,7 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
     """Return the options of the command line and of the environment, and the variables that --export selects."""
     from ffdl_batch.client.connection.daemon_start import Dialling
     from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables
+    from ffdl_batch.client.submissions.manifest_source import OWN_DIRECTORY
     from ffdl_batch.client.submissions.submission_builder import Wanted
 
     options: dict[str, str] = {}
@@ -196,13 +206,16 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
         exported.values,
         given.get("backend") or "",
         bool(given.get("strict")),
-        allowed=allowed_references(given),
+        allowed=allowed_references(given) if "allow_files" in given else OWN_DIRECTORY,
         cluster=Dialling(host=given_host()).cluster(),
     )
 
 
-def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted, wrapped: str = "") -> list[Submission]:
-    """Return a submission for each manifest, or for the text of the manifest for --wrap. Raises if any cannot be read.
+def build_submissions(
+    manifests: Sequence[str], digest: str, wanted: Wanted, wrapped: str = "", name: str = "--wrap"
+) -> list[Submission]:
+    """Return a submission for each manifest, or for the text of the manifest for --wrap, whose name in messages is
+    `name`. Raises if any cannot be read.
     Disables core dumps, because the submissions contain secrets."""
     from ffdl_batch.client.submissions.manifest_source import read_manifest
     from ffdl_batch.client.submissions.submission_builder import build_submission
@@ -210,6 +223,6 @@ def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted, wra
 
     forbid_core_dumps()
     if wrapped:
-        return [build_submission(replace(read_manifest(wrapped), name="--wrap"), digest, wanted)]
+        return [build_submission(replace(read_manifest(wrapped), name=name), digest, wanted)]
     # As paths: Python callers may pass a text of several lines, and a file name must not be taken for a text.
     return [build_submission(read_manifest(Path(manifest)), digest, wanted) for manifest in manifests]

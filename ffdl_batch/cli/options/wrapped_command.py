@@ -16,22 +16,31 @@ _IMAGE = ("custom", "python-numpy")
 """The framework of `ffdl init`."""
 
 
+def image_options(use: str = "") -> Callable[[AnyFunction], AnyFunction]:
+    """Declare the options for :func:`manifest_for`. `use` says when they are used."""
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        text = f"Image{use}: a SIF file, or a reference such as docker://python:3.12."
+        function = click.option("--image", metavar="IMAGE", envvar="FFDL_IMAGE", help=text)(function)
+        text = f"Framework{use}, instead of --image."
+        return click.option("--framework", metavar="NAME:VERSION", help=text)(function)
+
+    return decorate
+
+
 def wrap_options(function: AnyFunction) -> AnyFunction:
     """Declare the options for :func:`wrapped_manifest`."""
-    for option in (
-        click.option("--image", metavar="IMAGE", envvar="FFDL_IMAGE",
-                     help="Image for --wrap: a SIF file, or a reference such as docker://python:3.12."),
-        click.option("--framework", metavar="NAME:VERSION", help="Framework for --wrap, instead of --image."),
-        click.option("--wrap", metavar="COMMAND",
-                     help="Submit this command of bash without a manifest. MODEL is the current directory by default."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+    function = image_options(" for --wrap")(function)
+    return click.option(
+        "--wrap",
+        metavar="COMMAND",
+        help="Submit this command of bash without a manifest. MODEL is the current directory by default.",
+    )(function)
 
 
 def wrapped_manifest(given: Mapping[str, Any]) -> str:
     """Return the manifest for --wrap; "" without that option. Raises UsageError."""
-    command, framework, image = given["wrap"], given["framework"], given["image"]
+    command = given["wrap"]
     if command is None:
         context = click.get_current_context()
         from_command_line = click.core.ParameterSource.COMMANDLINE
@@ -40,8 +49,14 @@ def wrapped_manifest(given: Mapping[str, Any]) -> str:
         return ""
     if not command.strip():
         raise click.UsageError("--wrap needs a command")
+    return manifest_for(command, given)
+
+
+def manifest_for(command: str, given: Mapping[str, Any], **more: object) -> str:
+    """Return a manifest for a command in the image of the options; `more` has further keys. Raises UsageError."""
+    framework, image = given["framework"], given["image"]
     name, version = _framework(framework) if framework else ("custom", _absolute(image)) if image else _IMAGE
-    document = {"name": NAME, "framework": {"name": name, "version": version, "command": command}}
+    document = {"name": NAME, "framework": {"name": name, "version": version, "command": command}, **more}
     return json.dumps(document, ensure_ascii=False) + "\n"  # JSON is YAML
 
 

@@ -101,6 +101,13 @@ class Dialling:
     is_site: bool = False
     """Whether the hub itself is asked, by an operator or auditor, about all users."""
 
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the daemon of a login node is reached over SSH. Raises as :meth:`way`."""
+        from ffdl_batch.client.connection.daemon_location import HostPlace
+
+        return isinstance(self.way(), HostPlace)
+
     def dial(self) -> Channel:
         """Connect to the daemon. Raises :class:`DaemonUnreachable`, also for an invalid configuration."""
         own = own_settings(self.environ, self.state_dir)

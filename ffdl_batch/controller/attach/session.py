@@ -23,6 +23,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ffdl_batch.controller.learner.agents import Agent, children, lives
 from ffdl_batch.controller.learner.environment import ansi_c
+from ffdl_batch.domain.launch.attach_protocol import HOLD, HOLD_PATH
 from ffdl_batch.host.processes import all_processes, descendants, name_of, send, session_members
 
 START_S = 10.0
@@ -52,6 +53,14 @@ find_it() {
 """
 """Shell function that checks whether a command can start. Like a shell, it returns 127 if there is none, 126 if it is
 not executable."""
+_HOLDING = f"""
+if [ -n "${{{HOLD}-}}" ]; then
+    for hold in {{1..100}}; do [ -p {HOLD_PATH} ] && break; sleep 0.1; done
+    exec 9>{HOLD_PATH} && echo >&9
+fi
+unset {HOLD}
+"""
+"""Opens the pipe of an interactive job's learner. Only this shell has it open, so that it closes with the session."""
 _PROGRAM = r"""
 each() {
     for file in $(grep -lsF "FFDL_SESSION=$id" /proc/[0-9]*/environ); do
@@ -68,7 +77,7 @@ sweep() {
     done
 }
 exec 6</dev/fd/6
-( while IFS= read -r name <&6; do each "$name"; done; sweep ) </dev/null >/dev/null 2>&1 7>&- &
+( while IFS= read -r name <&6; do each "$name"; done; sweep ) </dev/null >/dev/null 2>&1 7>&- 9>&- &
 watcher=$!
 start=()
 if command -v setsid >/dev/null; then
@@ -80,12 +89,13 @@ find_it "$1"
 status=$?
 exec 8>&2 2>/dev/null
 if [ "$status" = 0 ]; then
-    FFDL_SESSION=$id "${start[@]}" "$@" 2>&8 6>&- 7>&- 8>&-
+    FFDL_SESSION=$id "${start[@]}" "$@" 2>&8 6>&- 7>&- 8>&- 9>&-
     status=$?
 fi
 exec </dev/null >/dev/null 8>&-
 sweep
 printf '%s\n' "$status" >&7
+[ -z "$hold" ] || printf '%s\n' "$status" >&9
 kill "$watcher"
 """
 _PIPES = "exec 0</dev/fd/3 1>/dev/fd/4 2>/dev/fd/5 3>&- 4>&- 5>&-\n"
@@ -171,7 +181,7 @@ def start(
             session.resize(*window)
         exports = "".join(f"export {key}={ansi_c(value)}\n" for key, value in variables.items())
         placed = "set -- " + " ".join(map(ansi_c, words))
-        _write_all(control, f"{head}{exports}id={name}\n{placed}\n{_FIND}{_PROGRAM}\0".encode("ascii"))
+        _write_all(control, f"{head}{exports}id={name}\n{placed}\nhold=\n{_HOLDING}{_FIND}{_PROGRAM}\0".encode("ascii"))
     except OSError as error:
         for descriptor in opened:
             os.close(descriptor)

@@ -123,9 +123,11 @@ class Running:
         """
         try:
             while not self._is_done():
-                if not self._learner_lives():
-                    self._end()
-                    return None
+                if self._ended_at is None and not self._learner_lives():
+                    self._read_status()  # the end of an interactive job's command ends the learner
+                    if self._ended_at is None:
+                        self._end()
+                        return None
                 self._turn()
                 self._peer.check()
         except (PeerGone, FrameError) as error:

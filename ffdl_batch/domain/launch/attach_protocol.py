@@ -25,6 +25,27 @@ UPGRADE = "ffdl-attach"
 # What may be wanted.
 RUN, TOP, STACK = "run", "top", "stack"
 
+HOLD = "FFDL_HOLDS_JOB"
+"""A variable of a RUN request: the learner of an interactive job (:data:`INTERACTIVE_COMMAND`) ends with this command,
+and with its status."""
+_HELD = 87
+HOLD_PATH = f"/proc/$$/fd/{_HELD}"
+"""The pipe of that learner, for shells in it: ``$$`` is the learner's shell in all shells that its agent forked."""
+ARRIVAL_S = 120
+"""Maximum time from the start of an interactive job's learner to the start of its command."""
+INTERACTIVE_COMMAND = f"""\
+exec {_HELD}<> <(:)
+if IFS= read -r -t {ARRIVAL_S} -u {_HELD} _; then
+    exec {_HELD}</proc/self/fd/{_HELD}
+    IFS= read -r -u {_HELD} status
+    (exit "${{status:-129}}")
+else
+    echo 'ffdl: no terminal was connected within {ARRIVAL_S} s' >&2
+    (exit 75)
+fi
+"""
+"""The command of an interactive job. It waits for the first line from the shell of a session, then for the status. If
+all writers have gone, so has the session."""
 AGAIN = 75
 """Exit status of a helper that refused only for the moment (sysexits.h, EX_TEMPFAIL)."""
 PING_S = 5.0

@@ -19,13 +19,16 @@ from ffdl_batch.controller.attach.helper import LearnerTable, parse_smi
 from ffdl_batch.controller.attach.session import NoSession, start
 from ffdl_batch.controller.attach.session_relay import collect
 from ffdl_batch.controller.learner import agents
-from ffdl_batch.controller.learner.agents import Agent, find_agents, members, read
+from ffdl_batch.controller.learner.agents import Agent, children, find_agents, members, read
 from ffdl_batch.domain.launch.attach_protocol import (
+    ARRIVAL_S,
     BEGIN,
     ERRORS,
     EXIT,
+    HOLD,
     INPUT,
     INPUT_END,
+    INTERACTIVE_COMMAND,
     LOOK,
     OUTPUT,
     READY,
@@ -49,11 +52,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def running(place: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A learner of attempt 2 that sleeps."""
+def running(place: Path, number: int, command: str = "sleep 600") -> Iterator[subprocess.Popen[bytes]]:
+    """A learner of attempt 2, which sleeps by default."""
     env = {
         "PATH": os.environ["PATH"], "JOB_STATE_DIR": str(place), "MODEL_DIR": str(place), "TRAINING_ID": JOB,
-        "LEARNER_ID": str(number), "FFDL_ATTEMPT": "2", "TRAINING_COMMAND": "sleep 600", "CUDA_VISIBLE_DEVICES": "0",
+        "LEARNER_ID": str(number), "FFDL_ATTEMPT": "2", "TRAINING_COMMAND": command, "CUDA_VISIBLE_DEVICES": "0",
     }  # fmt: skip
     with subprocess.Popen(list(SHELL), env=env, start_new_session=True, preexec_fn=release_signals) as process:  # noqa: PLW1509
         try:
@@ -325,3 +328,35 @@ def test_helper_exits_on_invalid_frame(agent: Agent) -> None:
     helper = Helper(3)
     helper.send(b"GET / HTTP/1.1\n")
     assert helper.rest() == []
+
+
+@contextmanager
+def interactive(place: Path, arrival_s: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The learner of an interactive job: learner 7."""
+    command = INTERACTIVE_COMMAND.replace(f"-t {ARRIVAL_S}", f"-t {arrival_s}")
+    with running(place, 7, command) as process:
+        yield process
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("true", 0), ("kill -KILL $$", 128 + signal.SIGKILL)])
+def test_interactive_learner_ends_with_status_of_its_session(tmp_path: Path, command: str, code: int) -> None:
+    with interactive(tmp_path, "600") as process:
+        agent = agent_of(7)
+        assert collect(start(agent, ["bash", "-c", "echo other session"], {}), LIMIT_S) == (0, b"other session\n")
+        session = start(agent, ["bash", "-c", f'printf %s "${{{HOLD}-unset}}"; {command}'], {HOLD: "1"})
+        assert collect(session, LIMIT_S) == (code, b"unset")
+        assert process.wait(LIMIT_S) == code
+
+
+def test_interactive_learner_ends_when_shell_of_its_session_is_killed(tmp_path: Path) -> None:
+    with interactive(tmp_path, "600") as process:
+        session = start(agent_of(7), ["sleep", "600"], {HOLD: "1"})
+        until(lambda: children(session.shell), "nothing was started")
+        session.kill()
+        session.let_go()
+        assert process.wait(LIMIT_S) == 129
+
+
+def test_interactive_learner_ends_without_session(tmp_path: Path) -> None:
+    with interactive(tmp_path, "0.1") as process:
+        assert process.wait(LIMIT_S) == 75

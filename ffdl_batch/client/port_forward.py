@@ -1,0 +1,86 @@
+"""Forward a TCP port of this machine to a port of a running learner, through a helper beside it.
+
+The command in the learner is a python3 with the text of :mod:`ffdl_batch.client.port_streams`. Whoever may run commands
+in the learner may therefore forward its ports, and no other user.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from ffdl_batch.client import port_streams
+from ffdl_batch.client.attach import AttachRequest
+from ffdl_batch.client.errors import RequestRefused
+from ffdl_batch.client.port_streams import MOST, Streams
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.launch.attach_protocol import ERRORS, EXIT, INPUT, OUTPUT, PIECE_BYTES
+from ffdl_batch.domain.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.attach import Helper
+
+
+def listen(port: int) -> socket.socket:
+    """Listen on a port of the loopback interface; 0 is any free port. Raises OSError."""
+    return socket.create_server(("127.0.0.1", port), backlog=MOST)
+
+
+def request_for(port: int) -> AttachRequest:
+    """Return the command that connects to a port of the learner."""
+    return AttachRequest(("python3", "-c", Path(port_streams.__file__).read_text("utf-8"), str(port)))
+
+
+def forward(helper: Helper, listener: socket.socket, report: Callable[[str], None]) -> int:
+    """Forward connections until the helper's command has ended, and return its status. `report` gets the reasons why
+    connections were closed. Raises RequestRefused."""
+    waiting: SimpleQueue[bytes] = SimpleQueue()  # bounded by the windows of the connections
+    threading.Thread(target=_send_all, args=(helper, waiting), name="port forward", daemon=True).start()
+    streams = Streams(waiting.put, report=lambda text: report(printable(text)))
+    while True:
+        poll = select.poll()
+        poll.register(helper.descriptor, select.POLLIN)
+        if len(streams) < MOST:
+            poll.register(listener, select.POLLIN)
+        numbers = streams.register(poll)
+        ready = dict(poll.poll(0 if helper.has_frames else None))
+        if ready.pop(listener.fileno(), 0):
+            streams.accept(listener.accept()[0])
+        if ready.pop(helper.descriptor, 0) or helper.has_frames:
+            status = _take(helper, streams)
+            if status is not None:
+                return status
+        for descriptor, events in ready.items():
+            streams.serve(numbers[descriptor], events)
+
+
+def _take(helper: Helper, streams: Streams) -> int | None:
+    for kind, payload in helper.take():
+        if kind == OUTPUT:
+            try:
+                streams.feed(payload)
+            except ValueError as error:
+                message = f"the learner's end of the connections sent something else: {error}"
+                raise RequestRefused(Problem("S101", message, int(ExitCode.FAILED))) from error
+        elif kind == ERRORS:
+            sys.stderr.write(printable(payload.decode("utf-8", "replace")))
+        elif kind == EXIT:
+            return int(json.loads(payload)["status"])
+    return None
+
+
+def _send_all(helper: Helper, waiting: SimpleQueue[bytes]) -> None:
+    """Send what the connections have. The main thread must not wait for that, because it reads what the helper sends,
+    and a helper that cannot send does not read."""
+    while True:
+        data = waiting.get()
+        for at in range(0, len(data), PIECE_BYTES):
+            helper.send(INPUT, data[at : at + PIECE_BYTES])
