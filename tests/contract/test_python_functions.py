@@ -151,6 +151,38 @@ def test_async_functions_run_side_by_side(site: Site, client: Client) -> None:
     assert asyncio.run(main()) == [1, 2, 4]
 
 
+def test_async_stream_ends_with_its_task_and_with_its_loop(site: Site, client: Client) -> None:
+    def wait() -> None:
+        print("ready", flush=True)
+        __import__("time").sleep(600)
+
+    async def main() -> list[str]:
+        lines = []
+        async with AsyncClient(site.socket, start=False, parallel=2) as twin:
+            job = await twin.submit_function(wait, backend="local", cpus=0.1)
+            async for line in job.logs(follow=True):
+                lines.append(line.line)
+                break
+
+            async def read() -> None:
+                async for line in job.logs(follow=True):
+                    lines.append(line.line)
+
+            reader = asyncio.create_task(read())
+            while len(lines) < 2:
+                await asyncio.sleep(0.05)
+            reader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reader
+            await job.cancel()
+            await job.wait(timeout_s=300)
+        return lines
+
+    before = set(threading.enumerate())
+    assert asyncio.run(main()) == ["ready", "ready"]
+    until(lambda: set(threading.enumerate()) <= before, "the threads to end")
+
+
 class Planted:
     """A value whose unpickling leaves a file."""
 
