@@ -74,7 +74,7 @@ docs: venv ## the site (docs/_build/html) and the man pages (docs/_build/man); w
 	@echo "docs/_build/html/index.html docs/_build/man/ffdl.1 docs/_build/man/ffdl-submit.1 docs/_build/man/ffdl-admin.1"
 
 packages: python ## dist/: source archive, wheel, Debian package, RPM (on Debian; installs rpm and python3-venv as root)
-	@$(PYTHON) -m tools.packages python3-venv rpm && $(MAKE_VENV) && $(BIN)/python -m tools.make_packages
+	@$(MAKE_VENV) && $(BIN)/python -m tools.make_packages
 
 images: python ## learner images: IMAGES="custom pytorch" OUT=build/images (needs root on Debian)
 	@if command -v $(APPTAINER) >/dev/null 2>&1; \

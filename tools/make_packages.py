@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools.packages import install_packages
 from tools.processes import ROOT, say
 
 DIST, BUILD = ROOT / "dist", ROOT / "build" / "packages"
@@ -40,6 +41,8 @@ PLACES = {
 LEFT_OUT = ("contourpy", "cycler", "fonttools", "kiwisolver", "matplotlib", "pillow", "pyarrow", "pyparsing")
 """Libraries of the extras plots and parquet alone, which are large and which no service needs."""
 SYSTEM_PYTHON = "/usr/bin/python3"
+NEEDED = ("python3-venv", "rpm")
+"""Debian packages that building needs."""
 
 
 def main() -> int:
@@ -47,6 +50,8 @@ def main() -> int:
     if sys.argv[1:2] == ["tree"]:
         make_tree(Path(sys.argv[2]).absolute(), sys.argv[3:])
         return 0
+    if troubles := install_packages(NEEDED).troubles:
+        sys.exit(troubles[0])
     for place in (DIST, BUILD):
         shutil.rmtree(place, ignore_errors=True)
     archive = make_archives()

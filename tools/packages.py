@@ -1,7 +1,6 @@
 """The Debian packages that tests need (debian-packages.txt), installed where that can be done.
 
-`make test` runs this program while the virtual environment is made, and installs then what it could not. `make
-packages` names the packages that it needs, and ends if they are missing.
+`make test` runs this program while the virtual environment is made, and installs then what it could not.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +56,4 @@ def quiet(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 if __name__ == "__main__":
-    result = install_packages(sys.argv[1:])
-    if sys.argv[1:] and result.troubles:
-        sys.exit(result.troubles[0])
+    install_packages()
