@@ -113,8 +113,6 @@ def _refuse(spec: JobSpec) -> None:
     if asked:
         message = "jobs of the local backend start as soon as the machine has a slot"
         raise RequestRefused([refusal(f"batch.{name}", message, "leave it out, or use Slurm") for name in asked])
-    if spec.batch.slurm_args:
-        raise RequestRefused([refusal("batch.slurm", "this is the local backend", "leave it out, or use Slurm")])
     refuse_unsupported(spec)
 
 
@@ -185,6 +183,8 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
         "batch.gres": spec.resources.gres,
         "storage": spec.resources.storage_bytes,
     }
+    if spec.batch.slurm_args:
+        asked[f"batch.slurm: {', '.join(spec.batch.slurm_args)}"] = True
     ignored = [f"{path}: has no effect on this machine" for path, given in asked.items() if given]
     if spec.batch.notify.mail_user or spec.batch.notify.events:
         ignored.append("batch.notify: no scheduler sends mail here; the daemon mails incidents if the configuration "

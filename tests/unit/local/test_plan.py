@@ -207,10 +207,21 @@ def test_local_settings_reject_unknown_key_or_bad_value(raw: dict[str, object], 
 
 
 def test_local_plan_warns_about_options_without_effect_on_one_machine() -> None:
-    batch = BatchOptions(comment="c", preemptible=True, requeue=True, signal="USR1@60", notify=Notify("me"))
+    arguments = ("--exclusive", "--nice=10")
+    batch = BatchOptions(
+        comment="c", preemptible=True, requeue=True, signal="USR1@60", notify=Notify("me"), slurm_args=arguments
+    )
     made = plan(Resources(gres={"npu": 1}, memory_bytes=10**6, storage_bytes=10**9), batch)
     mail = "batch.notify: no scheduler sends mail here; the daemon mails incidents if the configuration names a relay"
-    nothing = ("batch.comment", "batch.gres", "batch.preemptible", "batch.requeue", "batch.signal", "storage")
+    nothing = (
+        "batch.slurm: --exclusive, --nice=10",
+        "batch.comment",
+        "batch.gres",
+        "batch.preemptible",
+        "batch.requeue",
+        "batch.signal",
+        "storage",
+    )
     assert sorted(made.warnings) == sorted([mail, *(f"{path}: has no effect on this machine" for path in nothing)])
 
 
