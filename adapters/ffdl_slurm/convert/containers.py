@@ -7,6 +7,7 @@ A learner runs in one image, in which the srun of the script starts no other one
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ffdl_batch.domain.conversion import Fate, Judged, Origin
@@ -14,7 +15,7 @@ from ffdl_batch.domain.sbatch.option_table import Takes
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_slurm.convert.container_programs import is_variable, started_by
 from ffdl_slurm.convert.directives import IMAGE, MOUNTS, PLUGINS
-from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
+from ffdl_slurm.convert.launch_command import CONTAINERS, NotUnderstood, pyxis_image
 from ffdl_slurm.convert.output_variables import NO_IMAGE
 from ffdl_slurm.convert.shell_tree import Script, Word
 from ffdl_slurm.convert.shell_variables import Known, known_variables, literal
@@ -98,7 +99,8 @@ def _judge_started(one: _Asked, taken: str) -> Judged:
     if taken:
         reason = f"the whole script runs in {taken}: take what starts a container out of the line"
         return Judged(Origin.BODY, one.line, one.text, Fate.APPROXIMATED, "framework.version", reason)
-    reason = "learners start no container of their own: name the image by --image"
+    named = f" {shlex.quote(one.value)}" if one.value else ""
+    reason = f"learners start no container of their own: name the image by --image{named}"
     return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
 
 
@@ -124,6 +126,8 @@ def judge_mounts(script: Script) -> tuple[Judged, ...]:
 
 def _why_unread(name: str) -> str:
     _, of_container, variable = name.partition("ENV_")
+    if variable in ("PREPEND_PATH", "APPEND_PATH"):
+        return "learners do not have it in PATH: set PATH by export in the script"
     return f"learners do not have it as {variable}: write that into batch.env" if of_container else MOUNTS
 
 
@@ -144,7 +148,8 @@ def _asked(script: Script, known: Known) -> Iterator[_Asked]:
         started = started_by(command)
         if started is not None:
             image = f" {started.image.raw}" if started.image else ""
-            yield _Asked(command.line, _STARTED, None, started.how + image)
+            value = literal(started.image.raw, known) if started.image and command.name in CONTAINERS else None
+            yield _Asked(command.line, _STARTED, value, started.how + image)
             yield from (_Asked(command.line, _MOUNT, None, mount) for mount in started.mounts)
     for line, text in zip(script.lines, script.executed(), strict=True):
         if not _KEPT_OPTIONS.match(text) or _SRUN.search(text):

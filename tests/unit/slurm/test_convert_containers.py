@@ -139,10 +139,32 @@ def test_convert_reports_apptainer_bind_variable(name: str, last: str) -> None:
     assert lost == [(2, f'{name}="/scratch,/data:/mnt"')]
 
 
-def test_convert_drops_apptainerenv_variable_and_suggests_batch_env() -> None:
-    found = convert("export APPTAINERENV_DEBUG=1", "apptainer exec /x.sif python y")
+@pytest.mark.parametrize(
+    ("lines", "image"),
+    [
+        (["SIF=/a/b.sif", "srun singularity run $SIF python $0"], " /a/b.sif"),
+        (["apptainer exec '/a b.sif' python $0"], " '/a b.sif'"),
+        (["singularity exec $1 python $0"], ""),
+        (["docker run a/b python $0"], ""),
+    ],
+)
+def test_convert_names_image_of_container_in_script_that_runs_whole(lines: list[str], image: str) -> None:
+    reasons = [one.reason for one in convert(*lines).judged if one.fate is Fate.DROPPED]
+    assert reasons == [f"learners start no container of their own: name the image by --image{image}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("APPTAINERENV_DEBUG", "learners do not have it as DEBUG: write that into batch.env"),
+        ("SINGULARITYENV_PREPEND_PATH", "learners do not have it in PATH: set PATH by export in the script"),
+        ("APPTAINERENV_APPEND_PATH", "learners do not have it in PATH: set PATH by export in the script"),
+    ],
+)
+def test_convert_drops_apptainerenv_variable_and_names_its_replacement(name: str, why: str) -> None:
+    found = convert(f"export {name}=1", "apptainer exec /x.sif python y")
     (reason,) = [one.reason for one in found.judged if one.fate is Fate.DROPPED]
-    assert reason == "learners do not have it as DEBUG: write that into batch.env"
+    assert reason == why
 
 
 @pytest.mark.parametrize(
