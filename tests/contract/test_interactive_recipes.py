@@ -21,8 +21,8 @@ from tests.contract.test_port_forward import forwarded
 from tests.preloaded import FFDL
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "jupyter"
-PACKAGES = ("jupyterlab==4.4.10", "tensorboard==2.20.0", "setuptools==80.9.0")
-"""This tensorboard imports pkg_resources, which later releases of setuptools do not have."""
+PACKAGES = ("jupyterlab==4.6.6", "tensorboard==2.21.0", "setuptools==65.5.0")
+"""TensorBoard imports pkg_resources, which the newest releases of setuptools do not have."""
 WRITE = """\
 import time
 from tensorboard.compat.proto.event_pb2 import Event

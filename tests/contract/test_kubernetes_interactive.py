@@ -32,7 +32,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator
 
 
 def test_run_passes_streams_and_exit_status_and_ends_its_job(desk: Desk) -> None:
-    words = ("run", "--cpus=1", f"--model={desk.base / 'model'}", "--", "bash", "-c")
+    words = ("run", "--quiet", "--cpus=1", f"--model={desk.base / 'model'}", "--", "bash", "-c")
     done = desk.try_to(*words, "ls; cat; echo $TRAINING_ID >&2; exit 7", input="from here\n")
     assert (done.returncode, done.stdout) == (7, "hang.py\nfrom here\n"), done.stderr
     desk.await_state(done.stderr.strip(), "FAILED")
