@@ -120,6 +120,13 @@ def test_shell_allocates_and_ends_with_its_exit_status(desk: Desk) -> None:
     until(lambda: states(desk) == ["FAILED"], "the job to end")
 
 
+def test_run_sends_current_directory_but_no_home_directory(desk: Desk) -> None:
+    here = desk.base / "model"
+    for home, files in (("/nowhere", "hello.py\n"), (str(here), "")):
+        done = desk.try_to("run", "--", "ls", cwd=here, env={**desk.site.environment(), "HOME": home})
+        assert (done.returncode, done.stdout) == (0, files), done.stderr
+
+
 def test_run_reports_end_of_job_by_another_command(desk: Desk) -> None:
     with begin(desk, "run", model(desk), "--", "bash", "-c", "echo $TRAINING_ID; exec sleep 8800") as made:
         assert made.stdout is not None and made.stderr is not None

@@ -144,7 +144,7 @@ def _submit(client: Client, submission: Submission, model: str | None, manner: M
 
 @contextmanager
 def _sent_model(given: str | None) -> Iterator[Path]:
-    """The directory or archive to send: an empty one instead of a whole home directory."""
+    """Yield the directory or archive to send. A whole home directory is not sent, and a model has at least one file."""
     import tempfile
 
     here = Path(given) if given is not None else Path.cwd()
@@ -152,4 +152,5 @@ def _sent_model(given: str | None) -> Iterator[Path]:
         yield here
         return
     with tempfile.TemporaryDirectory() as empty:
+        Path(empty, ".nothing-sent").touch()
         yield Path(empty)
