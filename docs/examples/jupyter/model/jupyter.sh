@@ -1,3 +1,3 @@
-# Jupyter with its own directory for tokens and kernels.
-export JUPYTER_RUNTIME_DIR="$JOB_STATE_DIR/jupyter"
+# Jupyter with its own directory for tokens, kernels and keys.
+export JUPYTER_DATA_DIR="$JOB_STATE_DIR/jupyter"
 exec jupyter server "$@"
