@@ -36,10 +36,14 @@ def command_text(script: Script, edits: Iterable[Edit]) -> str:
 
 
 def _is_plain(script: Script) -> bool:
-    """Return whether the script is a list of simple commands, one on each line, without line breaks in quotes."""
+    """Return whether the script is a list of simple commands, one on each line, without line breaks in quotes, and
+    without arithmetic: after an error in it, bash continues on the next line."""
     if not all(node.type in _SIMPLE or node.type == "comment" for node in script.root.children):
         return False
-    return not any(node.type in _QUOTED and _has_line_break(node) for node in walk(script.root))
+    return not any(
+        node.type == "arithmetic_expansion" or (node.type in _QUOTED and _has_line_break(node))
+        for node in walk(script.root)
+    )
 
 
 def _has_line_break(node: Node) -> bool:

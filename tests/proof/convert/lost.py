@@ -29,6 +29,8 @@ _BODY: Mapping[str, re.Pattern[str]] = {
     "an argument": re.compile(r"(?<![\\\w'])\$(?:\{?[1-9]\b|[@*](?![\w\"]))"),
     "another job": re.compile(r"(?:^|[;&|(]\s*)sbatch\s"),
 }  # fmt: skip
+_KEYS = {"a container": "framework.version"}
+"""Keys of the manifest that a line becomes without a loss."""
 _COMMENT = re.compile(r"(^|\s)#.*")
 _DATA = re.compile(r"^\s*(echo|printf)\b|<<|awk|sed|perl|\bfunction\b|\(\)\s*\{|^\s*(alias|trap)\b")
 """Lines whose words may be text: nothing is asserted of them."""
@@ -81,7 +83,7 @@ def _body(text: str, judged: Sequence[Judged], *, arguments: bool) -> Iterator[s
                 what == "an argument" and (arguments or _in_function(text, number))
             ):
                 continue
-            if not _reported(number, body):
+            if not _reported(number, body, _KEYS.get(what, "no key")):
                 yield f"line {number}: {what} is in no line of the report: {ran.strip()[:60]}"
 
 
@@ -97,9 +99,10 @@ def _outside_documents(text: str) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def _reported(number: int, body: Sequence[Judged]) -> bool:
+def _reported(number: int, body: Sequence[Judged], key: str) -> bool:
+    """Return whether the report has a remark on the line, or names the key that the line became."""
     near = max((one.line for one in body if one.line <= number), default=0)
-    return any(one.line == near and one.fate is not Fate.MAPPED for one in body)
+    return any(one.line == near and (one.fate is not Fate.MAPPED or key in one.to) for one in body)
 
 
 def _in_function(text: str, number: int) -> bool:

@@ -48,6 +48,8 @@ def part(conversion: Conversion, name: str) -> Mapping[str, object]:
         ("", "timeout 60 srun singularity exec /a/b.sif python x", "timeout 60 python x", "/a/b.sif"),
         ("", "mpirun -np 4 ./solver", "mpirun -np 4 ./solver", "base"),
         ("-N2", "srun bash -c 'echo $SLURM_PROCID'", "bash -c 'echo $SLURM_PROCID'", "base"),
+        (["x=$((1 / $A))", "python y $x"], "x=$((1 / $A))\npython y $x"),
+        (["x=1", "python y $x"], "x=1; python y $x"),
     ],
 )
 def test_convert_maps_command_and_image_without_wrapping(options: str, line: str, command: str, image: str) -> None:
