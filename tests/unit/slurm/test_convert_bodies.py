@@ -48,8 +48,6 @@ def part(conversion: Conversion, name: str) -> Mapping[str, object]:
         ("", "timeout 60 srun singularity exec /a/b.sif python x", "timeout 60 python x", "/a/b.sif"),
         ("", "mpirun -np 4 ./solver", "mpirun -np 4 ./solver", "base"),
         ("-N2", "srun bash -c 'echo $SLURM_PROCID'", "bash -c 'echo $SLURM_PROCID'", "base"),
-        (["x=$((1 / $A))", "python y $x"], "x=$((1 / $A))\npython y $x"),
-        (["x=1", "python y $x"], "x=1; python y $x"),
     ],
 )
 def test_convert_maps_command_and_image_without_wrapping(options: str, line: str, command: str, image: str) -> None:
@@ -145,6 +143,8 @@ def test_convert_wraps_script_with_reason_if_body_is_not_convertible(options: st
         (["apptainer run -B /a:/b a.sif x"], "/.singularity.d/runscript x"),
         (["apptainer exec --env A=1 a.sif python x"], "env A=1 python x"),
         (["time singularity exec a.sif python x | cat"], "time python x | cat"),
+        (["x=$((1 / $A))", "python y $x"], "x=$((1 / $A))\npython y $x"),
+        (["x=1", "python y $x"], "x=1; python y $x"),
     ],
 )  # fmt: skip
 def test_convert_keeps_shell_constructs_of_script_for_one_node(lines: list[str], command: str) -> None:
