@@ -102,6 +102,7 @@ def test_learners_of_a_node_share_one_unpacked_image(run: Rig) -> None:
     write(run, "echo $LEARNER_ID", learners=2)
     assert run.run() == 0, run.errors + run.log() + run.log(2) + run.final().message
     assert (run.log(1), run.log(2)) == ("1\n", "2\n")
+    assert not list(run.base.rglob(".made")), "the unpacked image is removed with the attempt's scratch directory"
     if not IMAGE:
         assert [line.split()[0] for line in calls(run)] == ["import", "create", "start", "start"]
 
