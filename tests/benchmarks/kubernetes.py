@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import yaml
 
 from ffdl_batch.client import Client
 from ffdl_batch.client.api import JobFilter
+from ffdl_batch.client.errors import SubmissionWarning
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, Outcome
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -134,7 +136,9 @@ class Run:
 def _complete(client: Client, manifest: Path, model: Path, count: int, pid: int) -> Run:
     """So many jobs, from their submission to their end. Raises RuntimeError when one does not complete."""
     began, created_s, resident = time.monotonic(), 0.0, [resident_mib(pid)]
-    results = client.submit_many([manifest] * count, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SubmissionWarning)  # results are lost with the pods
+        results = client.submit_many([manifest] * count, model)
     accepted_s = time.monotonic() - began
     refused = next((result.problem for result in results if result.problem is not None), None)
     if refused is not None:

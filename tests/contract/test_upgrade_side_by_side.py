@@ -1,4 +1,4 @@
-"""Upgrade and rollback with live jobs: the wheels of 0.1.0 and of this tree, installed side by side."""
+"""Upgrade and rollback with live jobs: the wheels of an earlier commit and of this tree, installed side by side."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 from tests.contract.daemon_rig import LIMIT_S, until
 
 ROOT = Path(__file__).parents[2]
-RELEASED = "45498e2626b5136a809744bf61baf5faada5ddd4"
-"""The commit of 0.1.0."""
+RELEASED = "2a954e74b6b3e059360ed28a13a34f041e4f4d91"
+"""The first commit with this schema of the database. After a change of the schema, the older daemon refuses the database."""
 MANIFEST = """\
 name: live
 framework:
