@@ -19,7 +19,7 @@ from tests.contract.daemon_rig import LIMIT_S, until
 
 ROOT = Path(__file__).parents[2]
 RELEASED = "2a954e74b6b3e059360ed28a13a34f041e4f4d91"
-"""The first commit with this schema of the database. After a change of the schema, the older daemon refuses the database."""
+"""The first commit with this schema of the database. A daemon with an older schema would refuse the database."""
 MANIFEST = """\
 name: live
 framework:
