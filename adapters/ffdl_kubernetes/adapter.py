@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.control_cell import read_control
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_text, status_of
 from ffdl_batch.domain.backend_facts import Absent, BackendFacts, BackendTraits, PartitionShape
@@ -365,10 +366,13 @@ class KubernetesScheduler(
             self._swept = self._end_cancelled()
 
     def _bring_changed_control(self, token: str) -> None:
-        found = status_of(self._attempt(token).control)
-        if found is not None and self._brought.get(token) != found.st_mtime_ns:
+        attempt = self._attempt(token)
+        found = status_of(attempt.control)
+        if found is None or self._brought.get(token) == found.st_mtime_ns:
+            return
+        if token in self._brought or not read_control(attempt).requests_nothing(_number(token)):
             self._bring_control(token)
-            self._brought[token] = found.st_mtime_ns  # only now: if it fails, the next observation repeats it
+        self._brought[token] = found.st_mtime_ns  # only now: if it fails, the next observation repeats it
 
     def _bring_control(self, token: str) -> None:
         if self._watcher.job(token) is None:
@@ -387,5 +391,10 @@ class KubernetesScheduler(
         return elsewhere(self._attempt(token), self._client) if _TOKEN.fullmatch(token) else ""
 
     def _attempt(self, token: str) -> AttemptDir:
-        found: AttemptDir = self._job_dir(token).attempt(int(token.rpartition("-")[2]))
+        found: AttemptDir = self._job_dir(token).attempt(_number(token))
         return found
+
+
+def _number(token: str) -> int:
+    """Return the number of the attempt."""
+    return int(token.rpartition("-")[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Mapping, Optional
 
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
@@ -36,6 +37,10 @@ class Control:
     """Number of remaining learners, which are those with the lowest numbers; None = all. Nodes without one of them are
     released."""
     format: int = FORMAT
+
+    def requests_nothing(self, attempt: int) -> bool:
+        """Return whether the controllers of this attempt have nothing to obey, as when it began."""
+        return self.attempt <= attempt and replace(self, attempt=0) == Control()
 
 
 def read_control(attempt: AttemptDir) -> Control:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -108,7 +109,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def test_changed_requests_are_brought_again_after_a_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     control, brought = Path(world.scheduler._attempt(TOKEN).control), list[str]()
-    control.write_text("{}")
+    control.write_text('{"learners": 1}')
 
     def fail(_token: str) -> None:
         raise OSError("stale file handle")
@@ -119,6 +120,30 @@ def test_changed_requests_are_brought_again_after_a_failure(world: World, monkey
     monkeypatch.setattr(world.scheduler, "_bring_control", brought.append)
     for _ in range(2):
         world.scheduler._bring_changed_control(TOKEN)
+    assert brought == [TOKEN]
+
+
+def test_only_requests_are_brought_to_pods(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    control, brought = Path(world.scheduler._attempt(TOKEN).control), list[str]()
+    monkeypatch.setattr(world.scheduler, "_bring_control", brought.append)
+    for number, (cell, count) in enumerate(
+        [({"attempt": 1}, 0), ({"attempt": 1, "drill": "preemption", "run": 1}, 1), ({"attempt": 2}, 2)]
+    ):
+        control.write_text(json.dumps(cell))
+        os.utime(control, ns=(number, number))
+        world.scheduler._bring_changed_control(TOKEN)
+        assert len(brought) == count
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [{"attempt": 2}, {"requested_action": "halt"}, {"drill": "halt"}, {"learners": 1}, {"abandon_mark": {"run": 1}}],
+)
+def test_first_sight_of_request_brings_it_to_pods(world: World, monkeypatch: pytest.MonkeyPatch, cell: Any) -> None:
+    brought = list[str]()
+    monkeypatch.setattr(world.scheduler, "_bring_control", brought.append)
+    Path(world.scheduler._attempt(TOKEN).control).write_text(json.dumps(cell))
+    world.scheduler._bring_changed_control(TOKEN)
     assert brought == [TOKEN]
 
 
