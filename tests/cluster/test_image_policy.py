@@ -62,6 +62,7 @@ def made(cluster: Cluster, alice: Person) -> Iterator[Policy]:
     yield Policy(own, key)
     own.kill_daemon("TERM")
     cluster.run("ctl", ["rm", "-r", "/etc/ffdl", PLACE, "/tmp/keys-site", "/tmp/keys-stranger"])
+    alice.kill_daemon("TERM")  # it may have restarted with the site's file
 
 
 def test_only_image_file_that_site_has_signed_starts(policy: Policy) -> None:

@@ -76,7 +76,6 @@ def test_proof_passes_data_by_volume_claim(k8s: FakeCluster, capsys: pytest.Capt
 def test_proof_changes_sizes_of_elastic_jobs(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "SAMPLES", (6000, 4000, 2000))
     monkeypatch.setattr(sizes, "IN_PLACE", (6000, 2000))
     assert main([*GIVEN, "--only", "elastic,in place", "--strict"]) == 0
     said = capsys.readouterr().out

@@ -375,7 +375,7 @@ def _ended_from_outside(facts: AttemptFacts, final: FinalRecord, at: float) -> V
     if seen.end is EndCause.CANCELLED:
         return _cancelled(facts, at, _CANCELLED)
     end = _ended_by_scheduler(facts, seen, seen.end, at, None)
-    if seen.end in UNEXPLAINED:
+    if seen.end in UNEXPLAINED and not end.is_simulated:
         return replace(end, message=f"{final.message}; the scheduler reports {seen.native_state} and no reason")
     return end
 
