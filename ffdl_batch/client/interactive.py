@@ -38,7 +38,9 @@ class CancelAtEnd:
 
     def __init__(self, words: Sequence[str], job_id: str) -> None:
         """`words` are the options of ffdl that choose the daemon."""
-        argv = [sys.executable, "-c", _WATCH, *words, "cancel", job_id]
+        # Imports must not depend on the current directory, which may have modules of the same names.
+        flags = ["-P", *(["-E"] if sys.flags.ignore_environment else [])]
+        argv = [sys.executable, *flags, "-c", _WATCH, *words, "cancel", job_id]
         self._child = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,

@@ -147,8 +147,8 @@ def _sent_model(given: str | None) -> Iterator[Path]:
     """Yield the directory or archive to send. A whole home directory is not sent, and a model has at least one file."""
     import tempfile
 
-    here = Path(given) if given is not None else Path.cwd()
-    if given is not None or here not in (Path.home(), Path(here.anchor)):
+    here = Path(given) if given is not None else Path.cwd()  # which has no links, as HOME may
+    if given is not None or not Path.home().resolve().is_relative_to(here):
         yield here
         return
     with tempfile.TemporaryDirectory() as empty:
