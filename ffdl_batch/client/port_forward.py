@@ -35,8 +35,8 @@ def listen(port: int) -> socket.socket:
 
 
 def request_for(port: int) -> AttachRequest:
-    """Return the command that connects to a port of the learner."""
-    return AttachRequest(("python3", "-c", Path(port_streams.__file__).read_text("utf-8"), str(port)))
+    """Return the command that connects to a port of the learner. Modules of the learner's directory are not its."""
+    return AttachRequest(("python3", "-I", "-c", Path(port_streams.__file__).read_text("utf-8"), str(port)))
 
 
 def forward(helper: Helper, listener: socket.socket, report: Callable[[str], None]) -> int:

@@ -106,7 +106,7 @@ class Streams:
             elif kind == DATA and len(stream.unsent) + len(payload) <= WINDOW:
                 stream.unsent += payload
                 self.serve(number, select.POLLOUT)
-            elif kind == WRITTEN:
+            elif kind == WRITTEN and stream.credit + int.from_bytes(payload, "big") <= WINDOW:
                 stream.credit += int.from_bytes(payload, "big")
             elif kind == END:
                 stream.ends = True

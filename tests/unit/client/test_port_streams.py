@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ffdl_batch.client.port_streams import DATA, MOST, OPEN, WINDOW, Streams
+from ffdl_batch.client.port_streams import DATA, MOST, OPEN, WINDOW, WRITTEN, Streams
 
 HEAD = struct.Struct(">cII")
 
@@ -133,6 +133,7 @@ def test_streams_refuse_more_connections_than_the_maximum() -> None:
         ((HEAD.pack(DATA, 1, 1 << 14) + bytes(1 << 14)) * 40, "unexpected frame b'D'"),
         (HEAD.pack(b"?", 1, 0), "unexpected frame"),
         (HEAD.pack(OPEN, 1, 0), "unexpected frame b'O'"),
+        (HEAD.pack(WRITTEN, 1, 4) + b"\0\0\0\1", "unexpected frame b'W'"),
     ],
 )
 def test_near_end_rejects_frames_that_it_did_not_ask_for(data: bytes, said: str) -> None:
