@@ -29,16 +29,22 @@ class _InterruptibleClient(Client):
 
     def __init__(self, dialling: Dialling) -> None:
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._lock, self._is_interrupted = threading.Lock(), False
         super().__init__(dialling=dialling)
 
     def _open_wire(self) -> Wire:
         wire = super()._open_wire()
-        self._wires.add(wire)
+        with self._lock:
+            self._wires.add(wire)
+            if self._is_interrupted:
+                wire.interrupt()
         return wire
 
     def interrupt(self) -> None:
-        for wire in list(self._wires):
-            wire.interrupt()
+        with self._lock:
+            self._is_interrupted = True
+            for wire in list(self._wires):
+                wire.interrupt()
 
 
 class _Worker:
@@ -118,19 +124,21 @@ class Workers:
                     await worker.do(close)
 
     def close(self) -> None:
-        """End the idle threads. A later call starts others."""
-        while self._idle:
-            self._idle.pop().stop()
+        """End the threads, those that work after their work. A later call starts others."""
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.stop()
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncIterator[_Worker]:
         async with self._places:
-            worker = self._idle.pop() if self._idle else _Worker(self._dialling)
+            idle = self._idle
+            worker = idle.pop() if idle else _Worker(self._dialling)
             try:
                 yield worker
             finally:
                 self.last = worker.client
-                if worker.is_of_use:
-                    self._idle.append(worker)
+                if worker.is_of_use and idle is self._idle:
+                    idle.append(worker)
                 else:
                     worker.stop()

@@ -258,11 +258,11 @@ class Wire:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _open(self) -> HTTPConnection:
-        if self._http is None:
+        if self._http is None and not self._is_interrupted:
             self._channel = self._connect()
             self._login = self._channel.login
             self._http = connection_over(self._channel.connection)
-        if self._is_interrupted:
+        if self._http is None or self._is_interrupted:
             self.close()
             raise DaemonUnreachable("the call was cancelled", exit_code=ExitCode.INTERRUPTED)
         return self._http

@@ -18,6 +18,7 @@ from ffdl_batch.client import (
     AsyncArrayHandle,
     AsyncFunctionHandle,
     AsyncJobHandle,
+    DaemonUnreachable,
     FunctionHandle,
     JobHandle,
     UnknownJob,
@@ -27,6 +28,7 @@ from ffdl_batch.client.api_calls.job_output import JobOutput
 from ffdl_batch.client.api_calls.pools import Pools
 from ffdl_batch.client.api_calls.reports import Reports
 from ffdl_batch.client.handles import Arrays, Secrets, Tokens
+from ffdl_batch.client.workers import Workers, _InterruptibleClient
 from ffdl_batch.domain.job.views import JobView, LogLine
 from tests.unit.client.fake_daemon import FakeDaemon
 
@@ -115,7 +117,45 @@ def test_cancelled_task_interrupts_its_request(daemon: FakeDaemon, manifest: Pat
 
     before = threading.active_count()
     asyncio.run(main())
-    deadline = time.monotonic() + 60
-    while threading.active_count() > before:
+    await_threads(before)
+
+
+def test_stream_that_begins_after_the_cancel_is_interrupted_too(daemon: FakeDaemon) -> None:
+    client = _InterruptibleClient(Client(daemon.path, start=False)._dialling)
+    client.interrupt()
+    with pytest.raises(DaemonUnreachable, match="cancelled"):
+        list(client.events("training-1", follow=True))
+    with pytest.raises(DaemonUnreachable, match="cancelled"):
+        client.get("training-1")
+    assert daemon.requests == []
+
+
+def test_close_ends_threads_that_work_after_their_work(daemon: FakeDaemon) -> None:
+    async def main() -> None:
+        workers = Workers(Client(daemon.path, start=False)._dialling, 2)
+        began, goes_on = threading.Event(), threading.Event()
+
+        def work(_: Client) -> bool:
+            began.set()
+            return goes_on.wait(60)
+
+        working = asyncio.create_task(workers.run(work))
+        while not began.is_set():
+            await asyncio.sleep(0.01)
+        workers.close()
+        goes_on.set()
+        assert await working
+        await_threads(before)
+        assert await workers.run(lambda _: True), "a later call starts another thread"
+        workers.close()
+
+    before = threading.active_count()
+    asyncio.run(main())
+
+
+def await_threads(most: int) -> None:
+    """Wait until no more than so many threads run."""
+    deadline = time.monotonic() + 20
+    while threading.active_count() > most:
         assert time.monotonic() < deadline, threading.enumerate()
         time.sleep(0.01)
