@@ -27,7 +27,8 @@ PREPARE = "\n".join(
         'mkdir -p "$place" "$tmp" && exec 9>"$place/.lock" && flock 9 || exit 255',
         # The learners of a node share one root file system, which they cannot write to.
         'if [ ! -e "$place/.made" ]; then (',
-        'case "$image" in /*) ;; *) enroot import -o "$file" "$image" && image=$file ;; esac &&',
+        # A file that remains from an import that failed would end the next one ("File already exists").
+        'case "$image" in /*) ;; *) rm -f "$file" && enroot import -o "$file" "$image" && image=$file ;; esac &&',
         'enroot create -f -n job "$image" && rm -f "$file" &&',
         'printf \'%s\\n\' \'exec "$@"\' >"$place/.rc" && : >"$place/.made"',
         ') >"$place/.said" 2>&1 || { tail -n 3 "$place/.said"; exit 255; }; fi',

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +62,31 @@ def test_image_is_named_as_enroot_names_it(image: str, name: str) -> None:
 def test_image_that_enroot_cannot_open_is_rejected(image: str) -> None:
     with pytest.raises(ValueError, match=r"enroot cannot open .*\.sqsh file"):
         image_for_enroot(image)
+
+
+_ENROOT = """\
+#!/bin/bash
+case "$1" in
+import) [ ! -e "$3" ] || { echo "File already exists: $3"; exit 1; }; : >"$3" ;;
+create) [ ! -e "$ENROOT_DATA_PATH/full" ] || { echo "No space left on device"; exit 1; } ;;
+start) echo started ;;
+esac
+"""
+
+
+def test_enroot_imports_again_after_an_import_whose_image_could_not_be_unpacked(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "enroot"
+    full = tmp_path / "scratch" / "enroot" / "full"
+    program.parent.mkdir()
+    full.parent.mkdir(parents=True)
+    program.write_text(_ENROOT)
+    program.chmod(0o755)
+    full.touch()
+    scratch = str(tmp_path / "scratch")
+    argv = ["bash", "-c", PREPARE, "ffdl-enroot", "docker://ubuntu", scratch, f"{scratch}/learner-1", "none", "job"]
+    environ = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    first = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert (first.returncode, first.stdout) == (255, "No space left on device\n")
+    full.unlink()
+    second = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert (second.returncode, second.stdout) == (0, "started\n")
