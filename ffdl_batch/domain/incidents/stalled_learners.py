@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ffdl_batch.domain.incidents.incident import Evidence, Incident
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, is_time
 
 HANG, STRAGGLER, IDLE_GPUS = "user.hang", "user.straggler", "user.idle_gpus"
 SLOW = 1.5
@@ -77,7 +77,7 @@ def idle_warning(events: Sequence[Event]) -> str:
     """Return the warning of a running attempt whose GPUs are idle now; "" if there is none. The job ends because of the
     node that is idle for the longest time."""
     last = {event.source: event for event in events if event.kind is EventKind.IDLE}
-    idle = [event for event in last.values() if _number(event, "ends_at") > 0]
+    idle = [event for event in last.values() if all(is_time(event.fields.get(name)) for name in ("since", "ends_at"))]
     if not idle:
         return ""
     first = min(idle, key=lambda event: _number(event, "ends_at"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ffdl_batch.domain.incidents.incident import Incident
-from ffdl_batch.domain.incidents.stalled_learners import alarms
+from ffdl_batch.domain.incidents.stalled_learners import alarms, idle_warning
 from ffdl_batch.domain.job.learners import describe_restart, gpu_devices, learner_list, started_again
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Seat
 from ffdl_batch.domain.launch.learner_text import describe_end, name_learner
@@ -179,3 +179,9 @@ def test_alarms_report_each_warning_of_idle_gpus() -> None:
     assert first.message == "each GPU on n1 was idle"
     assert (second.episode, second.nodes, second.message) == ("idle-2", ("n2",), "GPUs are idle")
     assert found_in(event(1, EventKind.IDLE, host="n1", message="")) == []  # they are used again
+
+
+def test_idle_warning_ignores_times_that_no_clock_has() -> None:
+    for at in (1e300, -1.0, "soon"):
+        event: Told = (0, K.IDLE, {"host": "n1", "message": "idle", "since": 100.0, "ends_at": at})
+        assert idle_warning(told(*NODES, event)) == ""
