@@ -14,6 +14,8 @@ from tests.proof.kubernetes.desk import POOL_GPUS, Desk
 from tests.proof.kubernetes.room import await_
 from tests.proof.kubernetes.values import Failed
 
+LEARNERS = 2
+"""Of each job, as submitted."""
 SAMPLES = (12_000, 9_000, 6_000)
 """Samples of each job. One learner counts 40 per second."""
 IN_PLACE = (15_000, 6000)
@@ -32,11 +34,13 @@ LONGEST = 6
 
 
 def share_a_pool(desk: Desk) -> str:
-    """Each job begins when the one before it has reported its speed, and all of them complete."""
+    """The first job grows while it is alone. The others arrive one by one, so that it must shrink. All complete."""
     jobs: list[str] = []
     for samples in SAMPLES:
         command = f"exec python3 counting.py {samples} 0.2"
-        jobs.append(desk.submit(desk.manifest(command, learners=2, cpus=0.05, more=GROWS, with_store=True)))
+        jobs.append(desk.submit(desk.manifest(command, learners=LEARNERS, cpus=0.05, more=GROWS, with_store=True)))
+        if len(jobs) == 1:
+            await_(lambda: _has_grown(desk, jobs[0]), f"{jobs[0]} grows", desk.options.patience_s)
         desk.await_log(jobs[-1], "ffdl-throughput:")
     await_(lambda: all(desk.has_ended(one) for one in jobs), f"{jobs} end", LONGEST * desk.options.patience_s)
     sizes = [_sizes(desk, job_id, samples) for job_id, samples in zip(jobs, SAMPLES, strict=True)]
@@ -74,6 +78,10 @@ def shrink_in_place(desk: Desk) -> str:
     if len(attempts) != 1 or log.count("session ") != 1 or f"saved {samples}\n" not in log:
         raise Failed(f"{first} had the attempts {attempts}, and printed {log[-500:]!r}")
     return f"{first}: {POOL_GPUS} learners, then {left} in the same attempt and Job"
+
+
+def _has_grown(desk: Desk, job_id: str) -> bool:
+    return any(attempt["learners"] > LEARNERS for attempt in desk.job(job_id)["attempts"])
 
 
 def _sizes(desk: Desk, job_id: str, samples: int) -> list[int]:
