@@ -1,6 +1,6 @@
 """Deep-learning training jobs from one manifest on Slurm, Kubernetes or this machine.
 
-``ffdl_batch.Client`` is the typed Python client, and ``ffdl_batch.AsyncClient`` its twin for asyncio. They are imported
+``ffdl_batch.Client`` is the typed Python client, and ``ffdl_batch.AsyncClient`` the same for asyncio. They are imported
 on first use, so that programs which need only the version or one of the small modules below start fast.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["AsyncClient", "Client", "Manifest", "SubmissionWarning", "__version_
 
 
 def __getattr__(name: str) -> object:
-    """Import the client when it is first asked for (PEP 562)."""
+    """Import a public name of the client on first use (PEP 562)."""
     if name in __all__:
         return getattr(import_module("ffdl_batch.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

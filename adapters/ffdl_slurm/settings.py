@@ -29,11 +29,11 @@ class GatewayKind(StrEnum):
 
 
 class ContainerRuntime(StrEnum):
-    """What starts the containers of learners."""
+    """The program that starts the containers of learners."""
 
     APPTAINER = "apptainer"
     PYXIS = "pyxis"
-    """Enroot, which a site with Pyxis has on its nodes."""
+    """Enroot, which is installed on nodes with Pyxis."""
 
 
 class GpuFlag(StrEnum):

@@ -199,8 +199,8 @@ def _why(event: Event) -> str:
 
 
 def _is_answer(event: Event, answered: Answer) -> bool:
-    """Return whether an exit status other than 0 answered a request: the learner left a new checkpoint, which a service
-    need not do, nor a job that fails anyway."""
+    """Return whether an exit status other than 0 answered a request: the learner left a new checkpoint. A
+    service need not leave one, nor a job that fails anyway."""
     blamed, asked = event.fields.get("out_of_memory") or event.fields.get("code"), event.fields.get("asked")
     return bool(asked) and (answered.fresh or bool(event.fields.get("service")) or asked == IDLE_GPUS) and not blamed
 

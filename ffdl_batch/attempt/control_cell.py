@@ -39,7 +39,7 @@ class Control:
     format: int = FORMAT
 
     def requests_nothing(self, attempt: int) -> bool:
-        """Return whether the controllers of this attempt have nothing to obey, as when it began."""
+        """Return whether the cell requests nothing from the controllers of this attempt, as at its start."""
         return self.attempt <= attempt and replace(self, attempt=0) == Control()
 
 

@@ -90,7 +90,7 @@ def find_other_host() -> str:
 
 
 def find_place() -> OwnPlace:
-    """Return the place of this command, from which output is copied. Raises ClientError."""
+    """Return the place from which this command copies output. Raises ClientError."""
     from ffdl_batch.client.stores.job_files import place_of
 
     return place_of(find_way(), os.environ)

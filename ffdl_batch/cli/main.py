@@ -107,8 +107,8 @@ class Verbs(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def _is_for_host(self, ctx: click.Context, args: list[str]) -> bool:
-        """Return whether the host that is named, if there is one, runs the command. `ffdl shell` without the id of a
-        job starts one with files of this machine."""
+        """Return whether the named host, if there is one, runs the command. It does not run `ffdl shell` without the id
+        of a job, which starts a job with files of this machine."""
         if not args or args[0] not in REMOTE_COMMANDS or tuple(args[:2]) == _STAYS or {"-h", "--help"} & set(args):
             return False
         command = self.get_command(ctx, args[0])

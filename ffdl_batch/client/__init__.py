@@ -83,7 +83,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what only some programs need when it is first asked for (PEP 562)."""
+    """Import a name that few programs need on first use (PEP 562)."""
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

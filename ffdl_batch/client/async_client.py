@@ -1,7 +1,7 @@
-"""The asynchronous twin of the client, for asyncio.
+"""The client for asyncio.
 
-Each method has the signature of its namesake in :mod:`ffdl_batch.client`, and runs it in a thread. There is no second
-implementation: what a class here adds is one line per method.
+Each method has the signature of the method with the same name in :mod:`ffdl_batch.client`, and runs that method in a
+thread. There is no second implementation: a class here has one line per method.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ P = ParamSpec("P")
 
 
 class Twin(Generic[S]):
-    """The asynchronous twin of an object that belongs to a client."""
+    """Asynchronous version of an object that belongs to a client."""
 
     def __init__(self, workers: Workers, of: Callable[[Client], S]) -> None:
         self._workers, self._of = workers, of
 
 
 def _call(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """Return the twin of a method."""
+    """Return the asynchronous version of a method."""
 
     async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._workers.run(lambda client: method(self._of(client), *args, **kwargs))
@@ -47,7 +47,7 @@ def _call(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[Any, P
 
 
 def _stream(method: Callable[Concatenate[S, P], Iterator[R]]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
-    """Return the twin of a method that returns an iterator. Use it with ``async for``."""
+    """Return the asynchronous version of a method that returns an iterator. Use it with ``async for``."""
 
     def stream(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
         return self._workers.iterate(lambda client: method(self._of(client), *args, **kwargs))
@@ -59,7 +59,7 @@ def _stream(method: Callable[Concatenate[S, P], Iterator[R]]) -> Callable[Concat
 def _handle(
     method: Callable[Concatenate[S, P], R], twin: Callable[[Workers, R], T]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return the twin of a method that returns a handle, of which it returns the twin."""
+    """Return the asynchronous version of a method that returns a handle. It returns an asynchronous handle."""
 
     async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
         found = await self._workers.run(lambda client: method(self._of(client), *args, **kwargs))
@@ -70,7 +70,7 @@ def _handle(
 
 
 class AsyncJobHandle(Twin[JobHandle]):
-    """The twin of :class:`~ffdl_batch.client.JobHandle`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.JobHandle`."""
 
     def __init__(self, workers: Workers, job: JobHandle) -> None:
         super().__init__(workers, lambda client: JobHandle(client, job.id, job.warnings, job.network))
@@ -93,7 +93,7 @@ class AsyncJobHandle(Twin[JobHandle]):
 
 
 class AsyncFunctionHandle(AsyncJobHandle, Generic[R]):
-    """The twin of :class:`~ffdl_batch.client.FunctionHandle`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.FunctionHandle`."""
 
     def __init__(self, workers: Workers, job: FunctionHandle[R]) -> None:
         super().__init__(workers, job)
@@ -112,7 +112,7 @@ class AsyncFunctionHandle(AsyncJobHandle, Generic[R]):
 
 
 class AsyncArrayHandle(Twin[ArrayHandle]):
-    """The twin of :class:`~ffdl_batch.client.ArrayHandle`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.ArrayHandle`."""
 
     def __init__(self, workers: Workers, array: ArrayHandle) -> None:
         super().__init__(workers, lambda client: ArrayHandle(client, array.id, ()))
@@ -127,7 +127,7 @@ class AsyncArrayHandle(Twin[ArrayHandle]):
 
 
 class AsyncArrays(Twin[Arrays]):
-    """The twin of :class:`~ffdl_batch.client.Arrays`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.Arrays`."""
 
     get = _call(Arrays.get)
     elements = _call(Arrays.elements)
@@ -137,7 +137,7 @@ class AsyncArrays(Twin[Arrays]):
 
 
 class AsyncSecrets(Twin[Secrets]):
-    """The twin of :class:`~ffdl_batch.client.Secrets`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.Secrets`."""
 
     set = _call(Secrets.set)
     list = _call(Secrets.list)
@@ -145,7 +145,7 @@ class AsyncSecrets(Twin[Secrets]):
 
 
 class AsyncTokens(Twin[Tokens]):
-    """The twin of :class:`~ffdl_batch.client.Tokens`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.Tokens`."""
 
     create = _call(Tokens.create)
     list = _call(Tokens.list)
@@ -154,7 +154,7 @@ class AsyncTokens(Twin[Tokens]):
 
 
 class AsyncPools(Twin[Pools]):
-    """The twin of :class:`~ffdl_batch.client.Pools`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.Pools`."""
 
     status = _call(Pools.status)
     explain = _call(Pools.explain)
@@ -164,7 +164,7 @@ class AsyncPools(Twin[Pools]):
 
 
 class AsyncReports(Twin[Reports]):
-    """The twin of :class:`~ffdl_batch.client.Reports`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.Reports`."""
 
     usage = _call(Reports.usage)
     site_usage = _call(Reports.site_usage)
@@ -175,7 +175,7 @@ class AsyncReports(Twin[Reports]):
 
 
 class AsyncJobOutput(Twin[JobOutput]):
-    """The twin of :class:`~ffdl_batch.client.JobOutput`."""
+    """Asynchronous version of :class:`~ffdl_batch.client.JobOutput`."""
 
     find = _call(JobOutput.find)
     support = _call(JobOutput.support)
@@ -183,10 +183,10 @@ class AsyncJobOutput(Twin[JobOutput]):
 
 
 class AsyncClient(Twin[Client]):
-    """The twin of :class:`~ffdl_batch.Client` for asyncio: the same methods, to await or to iterate with ``async for``.
+    """The methods of :class:`~ffdl_batch.Client` for asyncio, to await or to iterate with ``async for``.
 
-    At most `parallel` calls run at the same time, each in a thread with a connection of its own; the others wait. If a
-    task is cancelled, its request is interrupted; the daemon may have carried it out. Use it in one event loop.
+    At most `parallel` calls run at a time, each in a thread with its own connection; the others wait. If a task is
+    cancelled, its request is interrupted; the daemon may have carried it out. Use it in one event loop.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class AsyncClient(Twin[Client]):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; a later call opens others."""
+        """Close the connections; a later call opens new ones."""
         self._workers.close()
 
     @property

@@ -72,7 +72,8 @@ class FunctionFailed(ClientError):
 
 
 class SubmissionWarning(UserWarning):
-    """A warning of a submission. The job is submitted; its id begins the text."""
+    """A warning of a submission. The text begins with the id of the submitted job, except for a warning about a large
+    model, which comes before the submission."""
 
 
 class WaitTimedOut(ClientError):

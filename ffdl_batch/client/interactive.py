@@ -1,7 +1,7 @@
-"""Interactive jobs: a job for one command of this terminal, which ends with the command, and with this process.
+"""Run one command of this terminal in a job that ends with the command, and with this process.
 
-The job's learner waits for a session (``domain/launch/attach_protocol.py``), and ends with it. Before there is one, and
-to be faster, a child process cancels the job if this process ends.
+The job's learner waits for a session (``domain/launch/attach_protocol.py``), and ends with it. A child process cancels
+the job if this process ends, which also covers the time before the session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BATCH = {"requeue": False, "retry": {"timeouts": 0, "preemptions": 0, "node_failures": 0, "failures": 0}}
 """The manifest's `batch` of an interactive job: one attempt."""
 LOOK_S = 3.0
-"""Interval between two questions why the job is pending."""
+"""Interval at which the reason of a pending job is requested."""
 _AGAIN_S = 0.5
 _WATCH = "import sys\nif not sys.stdin.buffer.read():\n    from ffdl_batch.cli.main import main\n    main()"
 
@@ -66,7 +66,7 @@ class CancelAtEnd:
 
 
 def await_learner(client: Client, job_id: str, report: Callable[[str], None]) -> JobView | None:
-    """Wait until the job runs, and return None, or the job if it has ended before. `report` gets the reasons why it is
+    """Wait until the job runs, and return None; return the job if it ends before. `report` gets the reasons why it is
     pending."""
     after, reported = 0, ""
     while True:
@@ -84,8 +84,8 @@ def await_learner(client: Client, job_id: str, report: Callable[[str], None]) ->
 
 
 def connect(client: Client, job_id: str, request: AttachRequest, stack: ExitStack) -> Helper:
-    """Start a helper beside the learner, and the request's command. The learner may be starting; so it is tried again.
-    Raises ClientError."""
+    """Start a helper beside the learner, and the request's command. Try again while the learner is starting. Raises
+    ClientError."""
     end = time.monotonic() + ARRIVAL_S
     while True:
         try:

@@ -1,7 +1,7 @@
 """Forward a TCP port of this machine to a port of a running learner, through a helper beside it.
 
-The command in the learner is a python3 with the text of :mod:`ffdl_batch.client.port_streams`. Whoever may run commands
-in the learner may therefore forward its ports, and no other user.
+In the learner, python3 runs the source of :mod:`ffdl_batch.client.port_streams`. Only users who may run commands in the
+learner can therefore forward its ports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def listen(port: int) -> socket.socket:
 
 
 def request_for(port: int) -> AttachRequest:
-    """Return the command that connects to a port of the learner. Modules of the learner's directory are not its."""
+    """Return the command that connects to a port of the learner. It imports no modules from the learner's directory."""
     return AttachRequest(("python3", "-I", "-c", Path(port_streams.__file__).read_text("utf-8"), str(port)))
 
 
@@ -68,7 +68,7 @@ def _take(helper: Helper, streams: Streams) -> int | None:
             try:
                 streams.feed(payload)
             except ValueError as error:
-                message = f"the learner's end of the connections sent something else: {error}"
+                message = f"invalid data from the program in the learner: {error}"
                 raise RequestRefused(Problem("S101", message, int(ExitCode.FAILED))) from error
         elif kind == ERRORS:
             sys.stderr.write(printable(payload.decode("utf-8", "replace")))
@@ -78,7 +78,7 @@ def _take(helper: Helper, streams: Streams) -> int | None:
 
 
 def _send_all(helper: Helper, waiting: SimpleQueue[bytes]) -> None:
-    """Send what the connections have. The main thread must not wait for that, because it reads what the helper sends,
+    """Send the data of the connections. The main thread must not wait for this, because it reads what the helper sends,
     and a helper that cannot send does not read."""
     while True:
         data = waiting.get()

@@ -1,8 +1,8 @@
-"""TCP connections over one pair of pipes: `ffdl port-forward` uses it, and sends its text to a python3 in the learner.
+"""Carry TCP connections over one pair of pipes, for `ffdl port-forward`.
 
-So it imports the standard library only, and runs on Python 3.7. A frame is a head and its data. Each side sends at most
-WINDOW bytes of a connection that the other side has not written to its socket, so memory is bounded, and a connection
-that is not read does not delay the others.
+The learner's python3 runs the same source, so it imports the standard library only, and runs on Python 3.7. A frame is
+a header and its data. Each side sends at most WINDOW bytes of a connection that the other side has not written to its
+socket, so memory is bounded, and a connection that is not read does not delay the others.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Streams:
         return len(self._streams)
 
     def accept(self, connection: socket.socket) -> None:
-        """Have the other side connect, and join the connections."""
+        """Ask the other side to connect, and join the connections."""
         self._last += 1
         self._streams[self._last] = Stream(connection)
         self._put(OPEN, self._last)
@@ -173,7 +173,7 @@ class Streams:
 
 
 def serve_learner(port: int) -> None:
-    """In the learner, connect to a port of its loopback for each connection of the other side, until that side ends."""
+    """In the learner, connect to a local port for each connection of the other side, until that side ends."""
 
     def dial() -> socket.socket:
         try:

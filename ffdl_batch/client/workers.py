@@ -1,6 +1,6 @@
-"""Threads in which an :class:`~ffdl_batch.AsyncClient` uses clients.
+"""Run the calls of an :class:`~ffdl_batch.AsyncClient` in threads.
 
-Each thread has a client of its own, because a client may be used by one thread only. They are daemon threads, so that a
+Each thread has its own client, because a client may be used by one thread only. They are daemon threads, so that a
 program can end while a call waits.
 """
 
@@ -48,7 +48,7 @@ class _InterruptibleClient(Client):
 
 
 class _Worker:
-    """A thread with a client. It does one thing at a time."""
+    """A thread with a client. It runs one call at a time."""
 
     def __init__(self, dialling: Dialling) -> None:
         self.client = _InterruptibleClient(dialling)
@@ -57,7 +57,7 @@ class _Worker:
         threading.Thread(target=self._run, name="ffdl client", daemon=True).start()
 
     async def do(self, work: Callable[[], R]) -> R:
-        """Return what `work` returns in the thread. If the caller is cancelled, the work's requests are interrupted."""
+        """Run `work` in the thread and return its value. If the caller is cancelled, its requests are interrupted."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
 
@@ -107,12 +107,12 @@ class Workers:
         self._idle: list[_Worker] = []
 
     async def run(self, work: Callable[[Client], R]) -> R:
-        """Return what `work` returns for a client in a thread."""
+        """Run `work` with a client in a thread and return its value."""
         async with self._borrow() as worker:
             return await worker.do(lambda: work(worker.client))
 
     async def iterate(self, start: Callable[[Client], Iterator[R]]) -> AsyncIterator[R]:
-        """Yield the values of an iterator, which is used in one thread."""
+        """Yield the values of an iterator. One thread reads all of them."""
         async with self._borrow() as worker:
             values = await worker.do(lambda: start(worker.client))
             try:
@@ -124,7 +124,7 @@ class Workers:
                     await worker.do(close)
 
     def close(self) -> None:
-        """End the threads, those that work after their work. A later call starts others."""
+        """End all threads; busy ones end after their current call. A later call starts new threads."""
         idle, self._idle = self._idle, []
         for worker in idle:
             worker.stop()

@@ -1,7 +1,7 @@
-"""The argv that runs a learner in a container of enroot, the program with which Pyxis starts containers on a node.
+"""Build the command that runs a learner in a container of enroot, which Pyxis uses to start containers on a node.
 
 Facts are from enroot's source (4.1, ``enroot.in``, ``src/runtime.sh``): ``enroot start`` ends in an exec, so the
-process that the controller started becomes the learner; settings of the environment win over ``enroot.conf``;
+process that the controller started becomes the learner; environment variables override ``enroot.conf``;
 ``--mount`` takes the fields of an fstab line, separated by colons, without white space; ``--rc`` replaces the image's
 entry point. docs/decisions/0030 has the reasons.
 """
@@ -14,8 +14,8 @@ from ffdl_batch.runtimes.learner_contract import Bind
 
 PROGRAM = "enroot"
 ENVIRONMENT = "/.ffdl-environment"
-"""Where the learner finds the file with its variables. Enroot itself reads variables line by line, so that values
-cannot have line breaks."""
+"""Path in the container of the file with the learner's variables. Enroot itself reads variables line by line, so
+values with line breaks would be lost."""
 PREPARE = "\n".join(
     (
         # $1: the image; $2: the node's directory of the attempt; $3: this learner's; $4: its number of GPUs or "none".
@@ -37,14 +37,14 @@ PREPARE = "\n".join(
         'exec enroot start --rc "$place/.rc" "$@"',
     )
 )
-"""What bash runs on the node before the learner. Its process becomes enroot's, and then the learner's."""
+"""Script that bash runs on the node before the learner. Its process becomes enroot, and then the learner."""
 _ENTER = f'set -a; . {ENVIRONMENT}; set +a; exec "$@"'
 
 
 def enroot_argv(container: Container) -> tuple[str, ...]:
-    """Return the whole command. Raises ValueError for a path, an image or a network that it cannot express."""
+    """Return the whole command. Raises ValueError for a path, an image or a network level that enroot cannot use."""
     if container.network is not NetworkMode.HOST:
-        raise ValueError("containers of enroot are in the node's network")
+        raise ValueError("enroot containers always use the node's network")
     gpus = "none" if container.gpus is GpuLibraries.NONE and not container.devices else "{gpu_count}"
     argv = ["bash", "-c", literal(PREPARE), "ffdl-enroot", image_for_enroot(container.image)]
     argv += ["{scratch}", "{scratch}/learner-{learner_id}", gpus]
@@ -63,7 +63,7 @@ def mount_text(bind: Bind) -> str:
 
 
 def image_for_enroot(image: str) -> str:
-    """Return the name that enroot has for an image. Raises ValueError if it cannot open such images.
+    """Return the name of an image in enroot's notation. Raises ValueError if enroot cannot open such images.
 
     Enroot before 4.1 takes the registry only if a # follows it.
     """

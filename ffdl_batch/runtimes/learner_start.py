@@ -92,7 +92,7 @@ class Runtime:
     host_values: Mapping[str, str] = field(default_factory=dict)
     """Variables of Slurm that the nodes have, and the names under which they have them."""
     enroot: bool = False
-    """Whether enroot starts the containers, not Apptainer."""
+    """Whether enroot starts the containers, instead of Apptainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ def _cache(spec: JobSpec, runtime: Runtime, data: Data) -> NodeCache | None:
     if runtime.enroot:
         if credentials:
             place = "framework.image_location.access_token"
-            cure = "write them into ~/.config/enroot/.credentials, from which enroot reads them"
-            raise RequestRefused([refusal(place, "enroot takes no credentials of a manifest", cure)])
+            cure = "write them to ~/.config/enroot/.credentials, which enroot reads"
+            raise RequestRefused([refusal(place, "enroot cannot use credentials from a manifest", cure)])
         image = ""  # enroot caches layers of images by itself, and opens no SIF
     if credentials and not runtime.staging:
         place = "framework.image_location.access_token"

@@ -141,7 +141,7 @@ def test_run_reports_end_of_job_by_another_command(desk: Desk) -> None:
     [
         (("run", "--array=0-3", "--", "true"), "--array is not for interactive jobs"),
         (("run", "--learners=2", "--", "true"), "--learners is not for interactive jobs"),
-        (("shell", "--learner=2"), "--learner is for the learners of a running job"),
+        (("shell", "--learner=2"), "--learner selects a learner of a running job"),
         (("shell", "--gpus=1", "training-0a1b2c3d4"), "leave out the ID to start a job"),
     ],
 )

@@ -161,7 +161,7 @@ def test_port_forward_ends_with_learner(desk: Desk) -> None:
 def test_port_forward_refuses_wrong_and_busy_ports(desk: Desk, lone: str) -> None:
     for word in ("0", "8888:0", "x", "1:2:3", "70000", ""):
         done = desk.try_to("port-forward", lone, word)
-        assert (done.returncode, "is not a port, or LOCAL:PORT" in done.stderr) == (2, True), word
+        assert (done.returncode, "must be PORT or LOCAL:PORT" in done.stderr) == (2, True), word
     with socket.create_server(("127.0.0.1", 0)) as busy:
         done = desk.try_to("port-forward", lone, str(busy.getsockname()[1]))
     assert (done.returncode, "cannot listen on port" in done.stderr) == (69, True), done.stderr

@@ -105,7 +105,7 @@ def test_result_of_learner_with_other_python_names_both(client: Client, tmp_path
     other.write_text(OTHER_PYTHON.format(python=sys.executable))
     other.chmod(0o755)
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    with pytest.raises(FunctionFailed, match=rf"its function is of Python {own}, and the learner has Python 3\.8"):
+    with pytest.raises(FunctionFailed, match=rf"its function needs Python {own}, and the learner has Python 3\.8"):
         client.submit_function(len, "abc", backend="local", python=str(other)).result(timeout_s=300)
 
 

@@ -127,7 +127,7 @@ def judge_mounts(script: Script) -> tuple[Judged, ...]:
 def _why_unread(name: str) -> str:
     _, of_container, variable = name.partition("ENV_")
     if variable in ("PREPEND_PATH", "APPEND_PATH"):
-        return "learners do not have it in PATH: set PATH by export in the script"
+        return "learners do not have it in PATH: set PATH with export in the script"
     return f"learners do not have it as {variable}: write that into batch.env" if of_container else MOUNTS
 
 

@@ -98,7 +98,7 @@ def _with_paths(one: Judged, text: str) -> Judged:
 
 
 def _continues_word(text: str, start: int) -> bool:
-    """Return whether the quote before a path closes what the path continues: ``"$TMPDIR"/x``."""
+    """Return whether the quote before a path ends a word that the path continues: ``"$TMPDIR"/x``."""
     quote = text[start - 1 : start]
     return quote in ("'", '"') and text[start - 2 : start - 1] != quote and text.count(quote, 0, start) % 2 == 0
 

@@ -1,4 +1,4 @@
-"""Check how a node's Apptainer opens image files if it has no setuid starter."""
+"""Check how Apptainer without a setuid starter opens image files on a node."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ fi
 _WHY = "has no setuid starter there, and cannot mount SIF images because squashfuse or /dev/fuse is missing"
 _CURE = "install squashfuse, or apptainer-suid"
 SLOW_IMAGES = f"{_WHY}: each start of a learner unpacks its whole image; {_CURE}"
-NO_IMAGES = f"{_WHY}, nor unpack them without unsquashfs: no learner starts; {_CURE}"
+NO_IMAGES = f"{_WHY}, and cannot unpack them because unsquashfs is missing: no learner starts; {_CURE}"

@@ -67,7 +67,7 @@ def offer(
 
 
 def only_host() -> Offer:
-    """Return the levels of a job whose containers enroot starts, which are in the node's network."""
+    """Return the only level that a job with enroot can have: its containers use the node's network."""
     message = "network level {} needs Apptainer, and runtime of [backend.slurm] is pyxis"
     cure = "use network: auto or host"
     lacking: dict[NetworkLevel, Finding] = {

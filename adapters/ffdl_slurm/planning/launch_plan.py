@@ -106,10 +106,10 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
 
 
 def _offer(request: LaunchRequest, node: NodeRequest, partition: str, settings: SlurmSettings) -> Offer:
-    """Return the network levels of the job. Raises RequestRefused for what containers of enroot cannot have."""
+    """Return the network levels of the job. Raises RequestRefused if the site requires what enroot does not support."""
     if settings.runtime is ContainerRuntime.PYXIS:
         if request.signers:
-            message = "the site asks for signed image files, and enroot checks no signatures"
+            message = "the site requires signed image files, and enroot checks no signatures"
             raise RequestRefused([refusal("framework", message, "set runtime to apptainer in [backend.slurm]", "S103")])
         return only_host()
     return offer(request.spec, node.gang, nodes_of(partition, request.facts), request.facts.network_levels, settings)

@@ -30,7 +30,7 @@ def copy_runs(source, target):
 
 
 def main():
-    """Download the results, and send what is there."""
+    """Download the results, and copy their records to the servers."""
     job_id, target = sys.argv[1], (sys.argv[2:] or [""])[0]
     with Client() as client:
         results = client.download(job_id, Path("results") / job_id)

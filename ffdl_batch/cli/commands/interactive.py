@@ -1,4 +1,4 @@
-"""``ffdl run``, and ``ffdl shell`` without a job: allocate, attach this terminal, and end with it."""
+"""``ffdl run``, and ``ffdl shell`` without a job: run a command of this terminal in a new allocation."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def interactive_options(function: AnyFunction) -> AnyFunction:
 )
 @interactive_options
 def run(command: Sequence[str], with_tty: bool, **given: Any) -> int:
-    """Run a command in a new allocation, with the standard streams of this terminal or of pipes.
+    """Run a command in a new allocation, on this terminal or in a pipe.
 
     Example: ffdl run --gpus 1 -- python3 train.py
 
-    The job has one learner, and one attempt. It ends with the command, and is cancelled when this program ends, the
-    terminal is closed or the connection is lost. While the job is pending, the reason is shown on standard error, and
-    Ctrl-C cancels it. The exit code is that of the command, or 128 plus the number of the signal that killed it.
+    The job has one learner and one attempt. It ends with the command, and is cancelled if this program ends, the
+    terminal is closed or the connection is lost. While the job is pending, the reason is printed on standard error, and
+    Ctrl-C cancels the job. The exit code is that of the command, or 128 plus the number of the signal that killed it.
     """
     from ffdl_batch.client.attach import AttachRequest
 
@@ -144,7 +144,7 @@ def _submit(client: Client, submission: Submission, model: str | None, manner: M
 
 @contextmanager
 def _sent_model(given: str | None) -> Iterator[Path]:
-    """Yield the directory or archive to send. A whole home directory is not sent, and a model has at least one file."""
+    """Yield the directory or archive to send. A home directory is not sent as a whole. A model must have a file."""
     import tempfile
 
     here = Path(given) if given is not None else Path.cwd()  # which has no links, as HOME may

@@ -21,7 +21,7 @@ def _read_ports(context: click.Context, parameter: click.Parameter, text: str) -
     local, colon, remote = text.partition(":")
     ports = whole_number(local, _LAST_PORT), whole_number(remote if colon else local, _LAST_PORT)
     if ports[0] is None or not ports[1]:
-        message = f"{quoted(text)} is not a port, or LOCAL:PORT, such as 8888 or 0:8888"
+        message = f"{quoted(text)} must be PORT or LOCAL:PORT, such as 8888 or 0:8888"
         raise click.BadParameter(message, context, parameter)
     return ports[0], ports[1]
 
@@ -31,13 +31,12 @@ def _read_ports(context: click.Context, parameter: click.Parameter, text: str) -
 @click.argument("ports", metavar="[LOCAL:]PORT", callback=_read_ports)
 @click.option("--learner", type=WholeNumber(1), default=1, show_default=True, help="Learner, from 1.")
 def port_forward(job_id: str, ports: tuple[int, int], learner: int) -> int:
-    """Forward a TCP port of this machine to a port of a running learner, until Ctrl-C or the end of the learner.
+    """Forward a TCP port of this machine to a port of a running learner, until Ctrl-C or until the learner ends.
 
     Example: ffdl port-forward training-0a1b2c3d4 8888
 
-    Only programs on this machine can connect (127.0.0.1). Without LOCAL, the local port has the same number; 0 is any
-    free port. The learner's program may listen on its loopback interface, whatever network the job has. The image needs
-    python3.
+    Only programs on this machine can connect (127.0.0.1). Without LOCAL, the local port has the same number; 0 selects
+    a free port. The program in the learner can listen on 127.0.0.1, at any network level. The image needs python3.
     """
     from ffdl_batch.client.port_forward import forward, listen, request_for
 
@@ -45,7 +44,7 @@ def port_forward(job_id: str, ports: tuple[int, int], learner: int) -> int:
     try:
         listener = listen(local)
     except OSError as error:
-        cure = f"; for a free port: ffdl port-forward {job_id} 0:{port}"
+        cure = f"; to use a free port, run: ffdl port-forward {job_id} 0:{port}"
         raise Stop(ExitCode.UNAVAILABLE, f"cannot listen on port {local}: {error.strerror}{cure}") from error
     with listener:
         with open_client() as client:

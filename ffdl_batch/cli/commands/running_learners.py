@@ -70,7 +70,7 @@ def shell(job_id: str | None, learner: int | None, **given: Any) -> int:
     env = {"PS1": r"[learner " + str(learner or 1) + r" \w]\$ "}
     if job_id is None:
         if learner is not None:
-            raise click.UsageError("--learner is for the learners of a running job; name the job")
+            raise click.UsageError("--learner selects a learner of a running job; give the ID of the job")
         return run_interactively(AttachRequest(words, env), given, with_tty=with_tty)
     context = click.get_current_context()
     if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in given):

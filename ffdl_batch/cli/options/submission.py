@@ -95,7 +95,7 @@ def job_options(function: AnyFunction) -> AnyFunction:
 
 
 def placement_options(function: AnyFunction) -> AnyFunction:
-    """Declare the options that say where a job runs, and with which resources and variables."""
+    """Declare the options for the backend, the resources and the variables of a job."""
     for option in (
         click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
         click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
@@ -214,9 +214,9 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
 def build_submissions(
     manifests: Sequence[str], digest: str, wanted: Wanted, wrapped: str = "", name: str = "--wrap"
 ) -> list[Submission]:
-    """Return a submission for each manifest, or for the text of the manifest for --wrap, whose name in messages is
-    `name`. Raises if any cannot be read.
-    Disables core dumps, because the submissions contain secrets."""
+    """Return a submission for each manifest, or for `wrapped`, the text of a manifest that messages call `name`.
+
+    Raises if any cannot be read. Disables core dumps, because the submissions contain secrets."""
     from ffdl_batch.client.submissions.manifest_source import read_manifest
     from ffdl_batch.client.submissions.submission_builder import build_submission
     from ffdl_batch.host.core_dumps import forbid_core_dumps

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client.stores.job_files import Copy
 
 _SELDOM_S = 3600.0
-"""Interval of reports about progress, which have no reader."""
+"""Interval of progress reports, which this client ignores."""
 
 
 class FileCalls(StreamCalls):
@@ -43,8 +43,8 @@ class FileCalls(StreamCalls):
     ) -> Path:
         """Copy the results, model, logs or checkpoint (`kind`) of a job into a directory, and return it.
 
-        Works as ``ffdl download``: files that the directory has are skipped, and the same call continues one that was
-        interrupted. If a file differs, nothing is copied without `force`. `only` has patterns of the files to copy.
+        Works as ``ffdl download``: existing files are skipped, and repeating the call continues an interrupted copy. If
+        a file differs, nothing is copied without `force`. `only` has patterns of the files to copy.
         `attempt` is a number; None: the last one that ran. Raises UnknownJob, RequestRefused, TransferFailed.
         """
         from ffdl_batch.client.stores.job_files import Copy
@@ -54,8 +54,8 @@ class FileCalls(StreamCalls):
         return directory
 
     def _read_results(self, job_id: str, names: Sequence[str], directory: Path) -> None:
-        """Copy some files of the results into a temporary directory, and remember nothing about it elsewhere. Raises
-        as :meth:`download`."""
+        """Copy some files of the results into a temporary directory, and keep no state elsewhere. Raises as
+        :meth:`download`."""
         from ffdl_batch.client.stores.job_files import Copy
 
         copy = Copy(self._job_output().find(job_id), directory, only=tuple(names))
@@ -76,8 +76,8 @@ class FileCalls(StreamCalls):
     def exec(self, job_id: str, command: Sequence[str], *, learner: int = 1) -> subprocess.CompletedProcess[bytes]:
         """Run a command inside a running learner, as ``ffdl exec`` does, and return its exit status and output.
 
-        It gets no input. The status is 128 + N if the signal N ended it. Raises RequestRefused if the learner does not
-        run.
+        The command gets no input. The status is 128 + N if signal N ended it. Raises RequestRefused if the learner does
+        not run.
         """
         from ffdl_batch.client.attach import AttachRequest
 

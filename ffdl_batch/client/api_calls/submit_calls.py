@@ -53,14 +53,14 @@ class SubmitCalls(StreamCalls):
         allowed: AllowedReferences = OWN_DIRECTORY,
         **options: Unpack[SubmitOptions],
     ) -> JobHandle:
-        """Submit one job: a manifest's path or text, or a mapping such as a :class:`~ffdl_batch.Manifest`, and the
-        model's directory or zip.
+        """Submit one job. `manifest` is a path, a text, or a mapping such as a :class:`~ffdl_batch.Manifest`; `model`
+        is a directory or a zip archive.
 
         The other keywords are the options of ``ffdl-submit`` with underscores; see
         :class:`~ffdl_batch.client.SubmitOptions`. `allowed` has the references that the manifest may use besides files
-        in its directory. When this returns, the daemon has stored the job. Each warning of the submission is also a
-        :class:`~ffdl_batch.SubmissionWarning`. Raises RequestRefused with all findings, and for an array; InputUnusable
-        for a reference that is not allowed.
+        in its directory. When this returns, the daemon has stored the job. Each warning of the submission is also
+        issued as a :class:`~ffdl_batch.SubmissionWarning`. Raises RequestRefused with all findings, and for an array;
+        InputUnusable for a reference that is not allowed.
         """
         wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.JOB)
         result = self._submit([manifest], model, wanted)[0]

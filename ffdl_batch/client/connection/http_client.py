@@ -150,7 +150,7 @@ class Wire:
             channel.close()
 
     def interrupt(self) -> None:
-        """Have the request that another thread waits for fail, and all later ones. May be called by any thread."""
+        """Make the request that another thread waits for fail, and all later requests. Any thread may call this."""
         self._is_interrupted = True
         channel = self._channel
         if channel is not None:

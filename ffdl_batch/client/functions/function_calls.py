@@ -37,17 +37,17 @@ class FunctionCalls(StreamCalls):
         value, or raises the function's exception.
 
         `image` is an image as in `framework.version` of a manifest with `framework.name: custom`, and `python` its
-        interpreter, which must be of the same version as this one (3.11, say). `model` is a directory that goes with
-        the function, and is its working directory and on its path. `manifest` has more keys of a manifest, such as
-        `data_stores`. The other keywords are options of ``ffdl-submit``, as for :meth:`submit`: ``gpus=1``.
+        interpreter, which must have the same version as this one, such as 3.11. `model` is a directory that is sent
+        with the function; it is the working directory, and on ``sys.path``. `manifest` has other keys of a manifest,
+        such as `data_stores`. The other keywords are options of ``ffdl-submit``, as for :meth:`submit`: ``gpus=1``.
 
-        The function is pickled by cloudpickle (``pip install ffdl-batch[functions]``): functions of ``__main__``,
-        notebooks and other functions by their code, those of modules by their name; the learner must have the modules.
-        For keyword arguments, use :func:`functools.partial`. With several learners, each calls the function, and the
-        value of the first one is returned.
+        The function is pickled with cloudpickle (``pip install 'ffdl-batch[functions]'``). Functions of ``__main__``
+        and of notebooks, and nested functions, are sent as code. Functions of modules are sent by name; the learner
+        must have the modules. For keyword arguments, use :func:`functools.partial`. With several learners, each one
+        calls the function, and the value of the first is returned.
 
-        Results are unpickled only from the caller's own job, and only if they are signed with a key that no other user
-        has. Raises as :meth:`submit`; InputUnusable if the function cannot be pickled.
+        A result is unpickled only if it is signed with the key of the job, which no other user has. Raises as
+        :meth:`submit`; InputUnusable if the function cannot be pickled.
         """
         import secrets
         import tempfile

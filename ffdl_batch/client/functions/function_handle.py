@@ -1,8 +1,8 @@
 """The job of a Python function: its model, and its handle, which returns the result or raises the exception.
 
-The function and its arguments travel in the job's model, pickled by cloudpickle; the result comes back as a file of the
-job's results. The file is unpickled only if it is signed with the job's key, which this process made and only the job
-has. So another user who can write to the results cannot have code executed here.
+The function and its arguments are sent in the job's model, pickled with cloudpickle. The result is a file in the job's
+results. It is unpickled only if it is signed with the job's key, which this process has made and only the job knows. So
+another user who can write to the results cannot execute code here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 
 R = TypeVar("R")
 MAX_RESULT_BYTES = 1 << 30
-"""Maximum size of a result. Larger values belong into files in $RESULT_DIR."""
+"""Maximum size of a result. Larger values belong in files in $RESULT_DIR."""
 _RESULT = "function.result"
 FOLDER = ".ffdl-function"
 """The directory in the model with the call."""
@@ -47,7 +47,7 @@ class RemoteTraceback(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FunctionHandle(JobHandle, Generic[R]):
-    """The handle of a job that calls a function. It has the key of the result, so it is of use in this process only."""
+    """The handle of a job that calls a function. It holds the key of the result, so it works in this process only."""
 
     key: bytes = field(default=b"", repr=False)
 
@@ -133,7 +133,7 @@ def _raise_failure(job: JobView, outcome: Mapping[str, str], payload: bytes) -> 
     if outcome["status"] != "raised":
         own = ".".join(map(str, sys.version_info[:2]))
         cure = f"name an image with Python {own} (image=), or its interpreter (python=)"
-        _fail(job, f"its function is of Python {own}, and the learner has Python {text}", cure=cure)
+        _fail(job, f"its function needs Python {own}, and the learner has Python {text}", cure=cure)
     if not payload:
         _fail(job, f"its function raised an exception that cannot be pickled\n{text}")
     remote = _unpickle(payload, job, text)

@@ -1,7 +1,7 @@
 """Call the function of a job, and write its result. It is copied into the job's model, and runs in the learner.
 
-It needs cloudpickle, which is copied beside it, and no other package. It must run on every Python 3, so that it can
-report that it is another version.
+It needs cloudpickle, which is copied beside it, and no other package. It must run with every Python 3, so that it can
+report a wrong version.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def main() -> int:
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if own != call["python"]:
         status, payload, text = "other python", b"", own
-        message = f"the function is of Python {call['python']}, and this is Python {own}"
+        message = f"the function needs Python {call['python']}, and this is Python {own}"
         sys.stderr.write(f"{message}\n")
     else:
         status, payload, text = call_function()

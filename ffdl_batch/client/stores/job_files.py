@@ -34,7 +34,7 @@ class OwnPlace:
     is_other_host: bool
     """Whether the daemon is on another host, so that its paths are not those of this machine."""
     environ: Mapping[str, str]
-    """Has the credentials of stores, and the directory in which unfinished copies are remembered."""
+    """Contains the credentials of stores, and the directory with the state of unfinished copies."""
 
 
 @dataclass(frozen=True, slots=True)

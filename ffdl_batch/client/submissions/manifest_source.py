@@ -96,7 +96,7 @@ def read_manifest(source: str | Path | Mapping[str, object]) -> ManifestText:
 
 
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-"""Matches characters that JSON may contain as they are, and YAML may not, or reads differently."""
+"""Matches characters that JSON may contain unescaped, and that YAML may not contain or reads differently."""
 
 
 def _as_yaml(manifest: Mapping[str, object]) -> str:
@@ -104,9 +104,9 @@ def _as_yaml(manifest: Mapping[str, object]) -> str:
     try:
         text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:
-        cure = "use mappings, lists, texts, numbers, booleans and None"
+        cure = "use mappings, lists, strings, numbers, booleans and None"
         raise InputUnusable(
-            f"the manifest cannot be written as a text: {error}",
+            f"the manifest cannot be written as text: {error}",
             cure=cure,
             code="C101",
             exit_code=ExitCode.BAD_MANIFEST,
@@ -120,7 +120,7 @@ def _plain(value: object) -> object:
         return dict(value)
     if isinstance(value, PurePath):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is no value of a manifest")
+    raise TypeError(f"a manifest cannot contain a value of type {type(value).__name__}")
 
 
 def _owner_of_input() -> int | None:

@@ -10,9 +10,9 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class SubmitOptions(TypedDict, total=False):
-    """Keywords of all calls that submit. They win over the manifest. None is the same as no value.
+    """Keywords of all calls that submit. They override the manifest. None is the same as no value.
 
-    Each is the option of ``ffdl-submit`` with that name, and takes the same texts.
+    Each is the option of ``ffdl-submit`` with that name, and takes the same values.
     """
 
     time: str | int | None
@@ -40,7 +40,7 @@ class SubmitOptions(TypedDict, total=False):
     cpus_per_task: int | str | None
     """CPUs of each learner, as sbatch names them."""
     mem: int | str | None
-    """Memory of each learner: MiB, or a number with K, M, G, T (powers of 1024); 0 is all of its node."""
+    """Memory of each learner: MiB, or a number with K, M, G, T (powers of 1024); 0: all memory of its node."""
     learners: int | str | None
     """Number of learners."""
     network: str | None
@@ -64,7 +64,7 @@ class SubmitOptions(TypedDict, total=False):
     comment: str | None
     """A comment that the scheduler keeps."""
     output: str | None
-    """File for the batch script's own output; ``%j`` and friends as in sbatch."""
+    """File for the batch script's own output, with the patterns of sbatch, such as ``%j``."""
     hold: bool | None
     """Submit in held state."""
     no_requeue: bool | None
@@ -72,7 +72,7 @@ class SubmitOptions(TypedDict, total=False):
     requeue: bool | str | None
     """Let the scheduler start the job again after a node failure or preemption; with ``"expedite"``, at once."""
     exclusive: bool | str | None
-    """Share the nodes with no other job; with ``"user"``, ``"mcs"`` or ``"topo"``, as sbatch means them."""
+    """Share the nodes with no other job; with ``"user"``, ``"mcs"`` or ``"topo"``, as in sbatch."""
     nice: bool | int | str | None
     """Lower the priority by this number, or by 100 (True)."""
     segment: int | str | None
@@ -82,8 +82,8 @@ class SubmitOptions(TypedDict, total=False):
 
 
 def with_explicit_signature(function: F) -> F:
-    """Replace ``**options`` in the signature that ``help()`` and notebooks show by the keywords themselves. Type
-    checkers see them by ``Unpack`` (PEP 692)."""
+    """Replace ``**options`` in the signature that ``help()`` and notebooks show with the keywords themselves. Type
+    checkers see them through ``Unpack`` (PEP 692)."""
     shown = inspect.signature(function)
     keywords = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(kind))
@@ -95,5 +95,5 @@ def with_explicit_signature(function: F) -> F:
 
 
 def _annotation(kind: object) -> str:
-    """Return the text of an annotation, which typing has wrapped."""
+    """Return the text of an annotation that typing has wrapped."""
     return str(getattr(kind, "__forward_arg__", kind))

@@ -1,4 +1,4 @@
-"""Measure what AMD GPUs do, with rocm-smi."""
+"""Measure the use of AMD GPUs with rocm-smi."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Card = Mapping[str, object]
 class AmdGpus:
     """Reads the GPUs of a node's learners.
 
-    rocm-smi lists all GPUs of the node, also those of other jobs. The scheduler's numbers count, in the order of PCI
-    addresses, those that this job may open. If a number is too large for that, they count all GPUs.
+    rocm-smi lists all GPUs of the node, also those of other jobs. The scheduler's numbers are positions among the GPUs
+    that this job may open, in the order of PCI addresses. If a number is too large, they are positions among all GPUs.
     """
 
     def __init__(self, named: Sequence[Tuple[str, int]], program: str, dri: str = DRI, drm: str = DRM) -> None:

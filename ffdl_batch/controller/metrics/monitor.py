@@ -31,7 +31,7 @@ THINNING = 2000.0
 """The pause is at least the running time divided by this, so a month has six times as many samples, not a hundred."""
 MAX_BYTES = 16 * 1024**2
 GPU_PATIENCE_S = 5.0
-"""Seconds that a sample waits for its GPUs. rocm-smi may need some of them."""
+"""Seconds that a sample waits for the use of its GPUs. rocm-smi may take several."""
 
 
 def pause_after(running_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Measure what each learner uses: by control groups, by /proc (proc(5)), its network traffic, by NVML and rocm-smi."""
+"""Measure what each learner uses, with control groups, /proc (proc(5)), network counters, NVML and rocm-smi."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class Gpus:
         self.is_available = bool(self._named)
 
     def read(self) -> Tuple[GpuUse, ...]:
-        """Return the use of each GPU; none without the library and rocm-smi. A driver may take long to answer."""
+        """Return the use of each GPU; () if neither NVML nor rocm-smi works. A driver may take long to answer."""
         if self.is_available and self._nvml is None and self._amd is None:
             self._open()
         if self._amd is not None:

@@ -45,7 +45,7 @@ else
 fi
 """
 """The command of an interactive job. It waits for the first line from the shell of a session, then for the status. If
-all writers have gone, so has the session."""
+the pipe has no writer left, the session has ended."""
 AGAIN = 75
 """Exit status of a helper that refused only for the moment (sysexits.h, EX_TEMPFAIL)."""
 PING_S = 5.0

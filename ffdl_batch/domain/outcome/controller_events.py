@@ -88,8 +88,8 @@ class EventKind(str, Enum):
     """A learner gives no sign of life [learner_id, host, silent_s, idle (it computes nothing either), stack (the end of
     its stacks), file (where they are as a whole, in its $LOG_DIR; "" = nowhere)]."""
     IDLE = "idle"
-    """The GPUs of this node are idle, and the job is going to end for it [host, message, since and ends_at
-    (seconds since the epoch)], or they are used again [host, message = ""]."""
+    """The GPUs of this node are idle, and the job will end because of it [host, message, since and ends_at (seconds
+    since the epoch)], or they are used again [host, message = ""]."""
     PACE = "pace"
     """How fast a learner is, when that is known first, and when it changed [learner_id, host, step_s (median)]."""
     HEALTH = "health"

@@ -15,7 +15,7 @@ The rules, in this order:
    stays in STORING while its upload is pending.
 6. For all other ends the more precise report counts. Controllers know what the learners did, the scheduler knows why
    it ended a job: a learner that failed by itself has a reason, controllers that were terminated have none. They were
-   cancelled only if the scheduler does not contradict.
+   cancelled only if the scheduler reports no other end.
 7. `unknown` is never an end. States come from events at once; the scheduler's report may be slower.
 
 Whether a next attempt follows is decided in :mod:`ffdl_batch.domain.outcome.continuation`.
@@ -365,9 +365,9 @@ def _simulated(why: Interruption, at: float) -> Verdict:
 def _ended_from_outside(facts: AttemptFacts, final: FinalRecord, at: float) -> Verdict:
     """Return the end of an attempt whose controllers only saw a signal.
 
-    It was cancelled if the scheduler says so or says nothing. If the scheduler reports another end, the platform ended
-    the controllers, and the job can continue: a node that shuts down terminates them, and so does Slurm (seen with
-    26.05) with a late message about an earlier run of the same job.
+    It was cancelled if the scheduler reports that or reports no end. If the scheduler reports another end, the platform
+    ended the controllers, and the job can continue: a node that shuts down terminates them, and so does Slurm (seen
+    with 26.05) with a late message about an earlier run of the same job.
     """
     seen = facts.observation
     if seen is None or seen.end is None:

@@ -50,7 +50,7 @@ _FATES = {
     "retry": near("batch.retry", "another attempt follows a preemption or the failure of a node; see batch.retry"),
     "max_price": lost("no price decides where a job runs; batch.retry.gpu_hours limits a job"),
     "schedule": lost("batch.begin starts a job once; use cron for more"),
-    "utilization_policy": lost("it is no percentage with a time: write batch.idle"),
+    "utilization_policy": lost("it needs a percentage and a time; write batch.idle"),
     "startup_order": mapped("", "all learners start together"),
     "stop_criteria": near("batch.roles", "a job ends when all its learners have; see service of batch.roles"),
     "tags": lost("no job has labels: see batch.comment"),

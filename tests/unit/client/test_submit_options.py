@@ -79,7 +79,7 @@ def test_mapping_is_read_as_its_manifest() -> None:
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), object(), b"x"], ids=["set", "nan", "object", "bytes"])
 def test_mapping_with_unusable_value_is_refused(value: object) -> None:
-    with pytest.raises(InputUnusable, match="the manifest cannot be written as a text") as caught:
+    with pytest.raises(InputUnusable, match="the manifest cannot be written as text") as caught:
         read_manifest({"name": value})
     assert caught.value.problem.exit_code == 78
 

@@ -157,8 +157,8 @@ def test_convert_names_image_of_container_in_script_that_runs_whole(lines: list[
     ("name", "why"),
     [
         ("APPTAINERENV_DEBUG", "learners do not have it as DEBUG: write that into batch.env"),
-        ("SINGULARITYENV_PREPEND_PATH", "learners do not have it in PATH: set PATH by export in the script"),
-        ("APPTAINERENV_APPEND_PATH", "learners do not have it in PATH: set PATH by export in the script"),
+        ("SINGULARITYENV_PREPEND_PATH", "learners do not have it in PATH: set PATH with export in the script"),
+        ("APPTAINERENV_APPEND_PATH", "learners do not have it in PATH: set PATH with export in the script"),
     ],
 )
 def test_convert_drops_apptainerenv_variable_and_names_its_replacement(name: str, why: str) -> None:

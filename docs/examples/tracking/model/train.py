@@ -1,4 +1,4 @@
-"""A training that logs to MLflow and Weights & Biases as usual; only the environment makes them write files."""
+"""A training that logs to MLflow and Weights & Biases as usual; variables of the manifest make them write files."""
 
 import mlflow
 import wandb

@@ -1,4 +1,4 @@
-"""A launcher for Hydra: each run of a sweep is a job. Copy the directory `hydra_plugins` beside your application.
+"""A launcher for Hydra: each run of a sweep is a job. Copy the directory `hydra_plugins` next to your application.
 
 It sends the directory of the application with each job, and copies the output of each job into Hydra's directory of the
 run. The image needs hydra-core and this version of Python. Options:
@@ -54,15 +54,15 @@ class FfdlLauncher(Launcher):
     """Submits all runs, then waits for each."""
 
     def __init__(self, image, model, options):
-        """Take the settings."""
+        """Store the settings."""
         self.image, self.model, self.options = image, model, OmegaConf.to_container(OmegaConf.create(options))
 
     def setup(self, *, hydra_context, task_function, config):
-        """Take the application."""
+        """Store the application and its configuration."""
         self.context, self.task, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides, initial_job_idx):
-        """Return the returns of all runs, in order."""
+        """Submit all runs, and return their results in order."""
         from ffdl_batch import Client
 
         setup_globals()
@@ -82,7 +82,7 @@ class FfdlLauncher(Launcher):
             return [self.finish(job, directory) for job, directory in runs]
 
     def finish(self, job, directory):
-        """Wait for a job, and copy its output. Raise the exception of the launcher's part; Hydra raises the others."""
+        """Wait for a job, and copy its output. Hydra raises the exceptions of the application."""
         found = job.result()
         job.download(directory, only=["*.yaml", "*.log", "*/*"], force=True)
         return found
