@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,16 +84,18 @@ class Desk:
         until(lambda: self.show(job_id)["state"] == state, f"{job_id} to be {state}; its log:\n{self.site.log}")
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "train.py").write_text(TRAIN)
-    config = tmp_path / "ffdl.toml"
-    config.write_text("[backend.local]\nmax_jobs = 1\n")
-    with site_in(tmp_path, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
-        made = Desk(site, tmp_path)
+@contextmanager
+def desk_in(base: Path, model: Mapping[str, str], max_jobs: int) -> Iterator[Desk]:
+    """A daemon that runs at most `max_jobs` jobs at once, and a model with these files. Its jobs end with it."""
+    (base / "model").mkdir()
+    for name, text in model.items():
+        (base / "model" / name).write_text(text)
+    config = base / "ffdl.toml"
+    config.write_text(f"[backend.local]\nmax_jobs = {max_jobs}\n")
+    with site_in(base, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
+        made = Desk(site, base)
         site.launch(program=PLAIN)
-        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
         try:
             yield made
         finally:
@@ -100,6 +103,12 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
                 follower.kill()
                 follower.wait()
             end_jobs(made)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with desk_in(tmp_path, {"train.py": TRAIN}, max_jobs=1) as made:
+        yield made
 
 
 def end_jobs(desk: Desk) -> None:

@@ -19,8 +19,8 @@ import pytest
 
 from tests import preloaded
 from tests.command_lines import command_lines
-from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
-from tests.contract.test_daemon_logs import Desk, end_jobs
+from tests.contract.daemon_rig import LIMIT_S, until
+from tests.contract.test_daemon_logs import Desk, desk_in
 from tests.preloaded import FFDL
 
 HANG = """\
@@ -50,19 +50,8 @@ batch:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    base = tmp_path_factory.mktemp("debugging")
-    (base / "model").mkdir()
-    (base / "model" / "hang.py").write_text(HANG)
-    config = base / "ffdl.toml"
-    config.write_text("[backend.local]\nmax_jobs = 4\n")
-    with site_in(base, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
-        made = Desk(site, base)
-        site.launch(program=PLAIN)
-        until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
-        try:
-            yield made
-        finally:
-            end_jobs(made)
+    with desk_in(tmp_path_factory.mktemp("debugging"), {"hang.py": HANG}, max_jobs=4) as made:
+        yield made
 
 
 def start(desk: Desk, name: str, network: str, learners: int = 1) -> str:

@@ -10,8 +10,8 @@ import pytest
 from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.store import open_store
-from tests.contract.daemon_rig import PLAIN, site_in, until
-from tests.contract.test_daemon_logs import Desk, end_jobs
+from tests.contract.daemon_rig import until
+from tests.contract.test_daemon_logs import Desk, desk_in
 
 HANG = """\
 import time
@@ -57,20 +57,8 @@ batch:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    base = tmp_path_factory.mktemp("hangs")
-    (base / "model").mkdir()
-    (base / "model" / "hang.py").write_text(HANG)
-    (base / "model" / "lag.py").write_text(LAG)
-    config = base / "ffdl.toml"
-    config.write_text("[backend.local]\nmax_jobs = 4\n")
-    with site_in(base, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
-        made = Desk(site, base)
-        site.launch(program=PLAIN)
-        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
-        try:
-            yield made
-        finally:
-            end_jobs(made)
+    with desk_in(tmp_path_factory.mktemp("hangs"), {"hang.py": HANG, "lag.py": LAG}, max_jobs=4) as made:
+        yield made
 
 
 def start(desk: Desk, name: str, learners: int, hang_s: int) -> str:

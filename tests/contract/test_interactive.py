@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import preloaded
-from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
-from tests.contract.test_daemon_logs import Desk, end_jobs
+from tests.contract.daemon_rig import LIMIT_S, until
+from tests.contract.test_daemon_logs import Desk, desk_in
 from tests.contract.test_debugging import Screen, long, sleepers
 from tests.preloaded import FFDL
 
@@ -21,18 +21,8 @@ from tests.preloaded import FFDL
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """A daemon that runs one job at a time, and a model with a program."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "hello.py").write_text("print('hello')\n")
-    config = tmp_path / "ffdl.toml"
-    config.write_text("[backend.local]\nmax_jobs = 1\n")
-    with site_in(tmp_path, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
-        made = Desk(site, tmp_path)
-        site.launch(program=PLAIN)
-        until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
-        try:
-            yield made
-        finally:
-            end_jobs(made)
+    with desk_in(tmp_path, {"hello.py": "print('hello')\n"}, max_jobs=1) as made:
+        yield made
 
 
 def model(desk: Desk) -> str:

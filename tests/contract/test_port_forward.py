@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests import preloaded
-from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
-from tests.contract.test_daemon_logs import Desk, end_jobs
+from tests.contract.daemon_rig import LIMIT_S
+from tests.contract.test_daemon_logs import Desk, desk_in
 from tests.contract.test_debugging import start
 from tests.preloaded import FFDL
 
@@ -46,17 +46,8 @@ with Server(("127.0.0.1", 0), Answer) as server:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    base = tmp_path_factory.mktemp("ports")
-    (base / "model").mkdir()
-    (base / "model" / "hang.py").write_text(SERVE)
-    with site_in(base, more_environment={"FFDL_BACKEND": "local"}) as site:
-        made = Desk(site, base)
-        site.launch(program=PLAIN)
-        until(site.is_served, lambda: f"the daemon to answer; its log:\n{site.log}")
-        try:
-            yield made
-        finally:
-            end_jobs(made)
+    with desk_in(tmp_path_factory.mktemp("ports"), {"hang.py": SERVE}, max_jobs=4) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
