@@ -27,6 +27,7 @@ from ffdl_batch.staging.stores.store import Item
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 _USUAL = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
 """Causes of SQLite's errors if the disk has none now."""
+_FILE = "journal.sqlite"
 _PAGE = 500
 _NOTHING = "{}"
 _TABLES = """
@@ -84,6 +85,11 @@ def place_of(transfer: Transfer) -> str:
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
+def has_journal(directory: str) -> bool:
+    """Return whether a task has worked with this directory; False for ""."""
+    return bool(directory) and Path(directory, _FILE).exists()
+
+
 class Journal:
     """The journal in a directory, which is created. Methods may be called from several threads at once."""
 
@@ -91,12 +97,12 @@ class Journal:
         """Raises OSError."""
         path = Path(directory)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock, self._path = threading.Lock(), path / "journal.sqlite"
+        self._lock, self._path = threading.Lock(), path / _FILE
         try:
             with _by_errno(self._path):
                 self._data = _opened(self._path)
         except sqlite3.DatabaseError:
-            for old in path.glob("journal.sqlite*"):
+            for old in path.glob(f"{_FILE}*"):
                 old.unlink()
             with _by_errno(self._path):
                 self._data = _opened(self._path)

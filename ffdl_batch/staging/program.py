@@ -26,7 +26,7 @@ from ffdl_batch.domain.data.store_kinds import StoreKind
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.cached_transfer import through_cache
 from ffdl_batch.staging.faults import KEPT, Fault, Retries, local_fault, located_at, shown
-from ffdl_batch.staging.journal import Journal
+from ffdl_batch.staging.journal import Journal, has_journal
 from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.run_context import Route, Run, UnreadableFiles, open_route
 from ffdl_batch.staging.secrets import Secrets, read_secrets
@@ -91,13 +91,15 @@ def _run_of(task: StageTask, secrets: Secrets, reporter: Reporter) -> Iterator[R
     try:
         with _alone(task.state_dir, task.wait_s):
             journal, workers = Journal(task.state_dir, task.direction), Workers(task.parallel, stop)
+            brought = Journal(task.brought_dir, Direction.IN) if has_journal(task.brought_dir) else None
             try:
                 retries = Retries(task.tries, task.pause_s, reporter.retry, stop)
                 unreadable = UnreadableFiles(reporter, _kind_of_denial(task))
-                yield Run(task, secrets, journal, reporter, retries, workers, stop, unreadable)
+                yield Run(task, secrets, journal, reporter, retries, workers, stop, unreadable, brought)
             finally:
                 workers.end()
-                journal.close()
+                for one in filter(None, (journal, brought)):
+                    one.close()
     except OSError as error:
         raise local_fault(error, task.state_dir) from error
 

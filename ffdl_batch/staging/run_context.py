@@ -94,6 +94,8 @@ class Run:
     workers: Workers
     stop: threading.Event
     unreadable: UnreadableFiles
+    brought: Journal | None = None
+    """The journal of the task that brought files; see :class:`StageTask`."""
     indexes: set[str] = field(default_factory=set)
     """Places of the transfers whose store has an index of links, modes and empty directories."""
 

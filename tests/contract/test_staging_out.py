@@ -17,7 +17,7 @@ from tests.staging_rig import MIB, StagingRig, rig
 
 __all__ = ["rig"]
 NOISE = random.Random(8).randbytes(12 * MIB + 77)
-OUT = Direction.OUT
+IN, OUT = Direction.IN, Direction.OUT
 
 
 def lay(rig: StagingRig, files: dict[str, bytes]) -> None:
@@ -86,6 +86,28 @@ def test_stage_out_keeps_newer_object_with_keep_newer(rig: StagingRig) -> None:
     assert (rig.get("job/late"), rig.get("job/mine")) == (b"later", b"1")
     rig.run(rig.task(OUT, "job"))
     assert rig.get("job/late") == b"earlier"
+
+
+def test_stage_out_puts_no_file_that_was_only_brought_over_another_object(rig: StagingRig) -> None:
+    for name in ("of-other", "own", "same", "gone"):
+        rig.put(f"job/{name}", b"brought")
+    brought = str(rig.directory / "brought")
+    rig.run(rig.task(IN, "job", state_dir=brought))
+    rig.put("job/of-other", b"stored by another learner")
+    rig.client.delete_object(Bucket=rig.bucket, Key="job/gone")
+    (rig.local / "own").write_bytes(b"saved here")
+    outcome = rig.run(rig.task(OUT, "job", brought_dir=brought))
+    assert {name: rig.get(f"job/{name}") for name in ("of-other", "own", "same", "gone")} == {
+        "of-other": b"stored by another learner", "own": b"saved here", "same": b"brought", "gone": b"brought",
+    }  # fmt: skip
+    assert outcome.done.kept == 2
+
+
+def test_stage_out_stores_all_without_journal_of_what_was_brought(rig: StagingRig) -> None:
+    lay(rig, {"state": b"here"})
+    rig.put("job/state", b"there")
+    rig.run(rig.task(OUT, "job", brought_dir=str(rig.directory / "never")))
+    assert rig.get("job/state") == b"here" and not (rig.directory / "never").exists()
 
 
 def test_stage_out_skips_links_pipes_and_invalid_names_with_note(rig: StagingRig, tmp_path: Path) -> None:

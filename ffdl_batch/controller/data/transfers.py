@@ -281,7 +281,10 @@ def _program(launch: LaunchFile, node_rank: Optional[int]) -> Program:
 def _task(launch: LaunchFile, direction: Direction, transfers: Sequence[Transfer], state_dir: str) -> StageTask:
     secrets = AttemptDir(launch.attempt_dir).secrets
     asks = any(one.store.credentials for one in transfers)
-    return StageTask(direction, tuple(transfers), state_dir, secrets if asks else "", wait_s=LOCK_S)
+    task = StageTask(direction, tuple(transfers), state_dir, secrets if asks else "", wait_s=LOCK_S)
+    if direction is Direction.OUT and launch.apart:  # each pod has a copy of the checkpoints
+        return replace(task, brought_dir=JobDir(launch.job_dir).staging)
+    return task
 
 
 def _state(launch: LaunchFile, name: str) -> str:

@@ -79,6 +79,9 @@ class StageTask:
     """Time between two lines of progress."""
     keep_newer: bool = False
     """Whether objects that were written later than the local file are kept (OUT only)."""
+    brought_dir: str = ""
+    """State directory of the task that brought files into the same directories (OUT only); "" = none. A file that is
+    still as it was brought replaces no object: another learner may have stored a newer one meanwhile."""
     replaces: bool = True
     """Whether local files that this task has not brought, and that differ from the store, are replaced (IN only); if
     not, one such file prevents the transfer."""

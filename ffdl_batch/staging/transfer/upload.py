@@ -178,7 +178,7 @@ class Upload:
         return Sent(body, end - start, md5)
 
     def _is_there(self, file: Opened) -> bool:
-        """Return whether the store has it, or has a newer version that stays."""
+        """Return whether the store has it, or has another version that stays."""
         there = self._run.journal.stored_item(self._place, file.name)
         if there is None:
             return False
@@ -188,10 +188,14 @@ class Upload:
         )
         if same:
             self._run.journal.settle(self._place, file.name, Settled(file.version, there.etag))
-        elif not (self._run.task.keep_newer and there.mtime > file.mtime):
+        elif not (self._is_brought(file) or (self._run.task.keep_newer and there.mtime > file.mtime)):
             return False
         self._run.reporter.kept(file.size)
         return True
+
+    def _is_brought(self, file: Opened) -> bool:
+        """Return whether the file was only brought here, so that another process stored the version that differs."""
+        return self._run.brought is not None and self._run.brought.has_brought(file.name, file.version)
 
     def _etag_like(self, file: Opened, there: Item) -> str:
         """Return the ETag that an object with this file's content would have; "" if unknown."""

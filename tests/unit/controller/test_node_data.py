@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
-from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.phase_files import PhaseFailed
-from ffdl_batch.controller.data import input_loading
+from ffdl_batch.controller.data import input_loading, transfers
 from ffdl_batch.controller.data.cache_entries import Entries
 from ffdl_batch.controller.data.input_loading import NodeData
 from ffdl_batch.controller.mounts.node_mounts import NodeMounts
 from ffdl_batch.domain.data.mounts import Brought, Mounts
-from ffdl_batch.domain.data.staging_protocol import Cached, Transfer
+from ffdl_batch.domain.data.staging_protocol import Cached, StageTask, Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
+from ffdl_batch.domain.launch.launch_file import Pod
+from ffdl_batch.domain.launch.placeholders import literal
 from tests.unit.controller.rig import launch_file
 
 STORE = StoreAddress(StoreKind.S3, container="sets")
@@ -100,3 +102,19 @@ def test_cache_entry_is_held_only_when_tree_and_lock_exist(tmp_path: Path) -> No
     tree.mkdir()
     assert entries.hold(found)
     assert entries.hold(replace(found, filled=True))
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_pods_with_copies_of_checkpoints_store_none_that_they_only_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    job = JobDir(str(tmp_path))
+    Path(job.checkpoints).mkdir()
+    launch = replace(
+        launch_file(job.attempt(2).path, job_dir=job.path, uploads=(Transfer(STORE, "p", literal(job.checkpoints)),)),
+        pod=Pod(str(tmp_path), apart=apart),
+    )
+    sent: list[StageTask] = []
+    monkeypatch.setattr(transfers, "run_staging", lambda _, task, *more: sent.append(task))
+    transfers.send_results(launch, 1, lambda: None)
+    assert [task.brought_dir for task in sent] == [job.staging if apart else ""]
