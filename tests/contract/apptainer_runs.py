@@ -19,7 +19,7 @@ from ffdl_batch.domain.launch.launch_file import EnvDelivery, LearnerCommand
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.runtimes.apptainer import Container, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.learner_contract import PROTECTED, Learners, Places, container_layout, learner_environment
-from tests.contract.controller_rig import Rig, job_id, rig
+from tests.contract.controller_rig import SAVES_ON, Rig, await_save, job_id, rig
 
 IMAGE = os.environ.get("FFDL_TEST_IMAGE", "")
 DUMP = "import json, os; json.dump(dict(os.environ), open(os.environ['RESULT_DIR'] + '/env.json', 'w'))\n"
@@ -113,31 +113,12 @@ def test_a_missing_image_is_named(run: Rig) -> None:
     assert "image.sif" in run.final().message
 
 
-CATCHES = """
-import os, signal, sys, time
-def save(*_):
-    open(os.environ["CHECKPOINT_DIR"] + "/saved", "w").write("saved")
-    sys.exit(0)
-signal.signal(signal.SIGUSR2, save)
-print("up", flush=True)
-time.sleep(60)
-"""
-
-
 def test_a_checkpoint_request_passes_the_runtime(run: Rig) -> None:
-    write(run, "python3 main.py | cat; true", model={"main.py": CATCHES})
-    head = run.start()
-    run.wait_for_log("up")
-    head.send_signal(signal.SIGURG)
-    assert head.wait(timeout=60) == 0, run.errors + run.log()
-    assert (Path(run.job.checkpoints) / "saved").read_text() == "saved"
+    write(run, "python3 main.py | cat; true", model={"main.py": SAVES_ON.format("SIGUSR2")})
+    await_save(run, signal.SIGURG, 0)
     assert run.final().outcome is Outcome.HALTED
 
 
 def test_a_program_that_catches_term_in_a_container_has_time_to_save(run: Rig) -> None:
-    write(run, "python3 main.py; true", model={"main.py": CATCHES.replace("SIGUSR2", "SIGTERM")})
-    head = run.start()
-    run.wait_for_log("up")
-    head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=60) == 143, run.errors + run.log()
-    assert (Path(run.job.checkpoints) / "saved").read_text() == "saved"
+    write(run, "python3 main.py; true", model={"main.py": SAVES_ON.format("SIGTERM")})
+    await_save(run, signal.SIGTERM, 143)

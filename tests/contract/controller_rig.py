@@ -312,3 +312,24 @@ def oldest_python(candidates: Sequence[str] = ("python3.9", "python3.10", "pytho
 def _runs(python: str) -> bool:
     check = [python, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 9))"]
     return subprocess.run(check, check=False, capture_output=True).returncode == 0
+
+
+SAVES_ON = """
+import os, signal, sys, time
+def save(*_):
+    open(os.environ["CHECKPOINT_DIR"] + "/saved", "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.{}, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+"""A learner that saves when it gets a signal."""
+
+
+def await_save(run: Rig, sent: signal.Signals, status: int) -> None:
+    """Send the head controller a signal once the learner of SAVES_ON is up; it saves, and the head exits with that."""
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(sent)
+    assert head.wait(timeout=60) == status, run.errors + run.log()
+    assert (Path(run.job.checkpoints) / "saved").read_text() == "saved"

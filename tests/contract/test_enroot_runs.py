@@ -20,7 +20,7 @@ from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.runtimes.apptainer import Container, NetworkMode
 from ffdl_batch.runtimes.enroot import enroot_argv
 from ffdl_batch.runtimes.learner_contract import PROTECTED, Learners, Places, container_layout, learner_environment
-from tests.contract.controller_rig import ROOT, Rig, job_id, rig
+from tests.contract.controller_rig import ROOT, SAVES_ON, Rig, await_save, job_id, rig
 from tests.fakes.enroot import install
 
 IMAGE = os.environ.get("FFDL_TEST_SQSH", "")
@@ -33,15 +33,6 @@ NASTY = {
     "PATH": "/mine:/usr/bin:/bin",
     "BRACE": "{x}",
 }
-CATCHES = """
-import os, signal, sys, time
-def save(*_):
-    open(os.environ["CHECKPOINT_DIR"] + "/saved", "w").write("saved")
-    sys.exit(0)
-signal.signal(signal.SIGNAL, save)
-print("up", flush=True)
-time.sleep(60)
-"""
 
 
 @pytest.fixture(name="run")
@@ -114,22 +105,14 @@ def test_exit_status_of_learner_in_enroot_container_is_the_jobs(run: Rig) -> Non
 
 
 def test_checkpoint_signal_reaches_learner_in_enroot_container(run: Rig) -> None:
-    write(run, "python3 main.py | cat; true", model={"main.py": CATCHES.replace("SIGNAL", "SIGUSR2")})
-    head = run.start()
-    run.wait_for_log("up")
-    head.send_signal(signal.SIGURG)
-    assert head.wait(timeout=60) == 0, run.errors + run.log()
-    assert (Path(run.job.checkpoints) / "saved").read_text() == "saved"
+    write(run, "python3 main.py | cat; true", model={"main.py": SAVES_ON.format("SIGUSR2")})
+    await_save(run, signal.SIGURG, 0)
     assert run.final().outcome is Outcome.HALTED
 
 
 def test_term_leaves_learner_in_enroot_container_time_to_save(run: Rig) -> None:
-    write(run, "python3 main.py; true", model={"main.py": CATCHES.replace("SIGNAL", "SIGTERM")})
-    head = run.start()
-    run.wait_for_log("up")
-    head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=60) == 143, run.errors + run.log()
-    assert (Path(run.job.checkpoints) / "saved").read_text() == "saved"
+    write(run, "python3 main.py; true", model={"main.py": SAVES_ON.format("SIGTERM")})
+    await_save(run, signal.SIGTERM, 143)
 
 
 @pytest.mark.parametrize(("image", "words"), [("docker://x/missing:1", "404 Not Found"), ("/none.sqsh", "/none.sqsh")])
