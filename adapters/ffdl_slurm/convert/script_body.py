@@ -130,7 +130,7 @@ def _interpreter(text: str) -> tuple[str, str]:
 
 
 def _of_sbatch(layout: Layout) -> dict[str, str]:
-    """Return the counts that sbatch always tells a script."""
+    """Return the counts that sbatch always sets in the environment of a script."""
     nodes = str(layout.nodes)
     return {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(layout.ntasks)}
 

@@ -155,7 +155,7 @@ def parse(text: str) -> Script:
 
 
 def within(offset: int, ranges: Ranges) -> bool:
-    """Return whether an offset lies in one of the parts."""
+    """Return whether an offset is inside one of the parts."""
     return any(start <= offset < end for start, end in ranges)
 
 

@@ -50,7 +50,7 @@ class Pools:
 
 
 def _path(name: str, action: str) -> str:
-    """Return the path for an action on a pool. Raises RequestRefused for a name of which the path would be another."""
+    """Return the path for an action on a pool. Raises RequestRefused for a name that would change the path."""
     if not name or "/" in name or name in (".", ".."):
         cure = "to list the pools: ffdl scaler status"
         raise RequestRefused(Problem("C101", f"unknown pool {quoted(name)}", int(ExitCode.USAGE), cure))

@@ -74,8 +74,8 @@ IDLE_WARNING = "idle GPUs: "
 
 
 def idle_warning(events: Sequence[Event]) -> str:
-    """Return the warning of a running attempt whose GPUs are idle now; "" if there is none. The warning is about
-    the node because of which the job will end first."""
+    """Return the warning of a running attempt whose GPUs are idle now; "" if there is none. If GPUs of several nodes
+    are idle, the warning is about the node that will end the job first."""
     last = {event.source: event for event in events if event.kind is EventKind.IDLE}
     idle = [event for event in last.values() if all(is_time(event.fields.get(name)) for name in ("since", "ends_at"))]
     if not idle:
