@@ -227,8 +227,9 @@ class Client(SubmitCalls, FunctionCalls, FileCalls, MeasuredCalls, LogCalls, Wai
 
 
 def is_ended(job: JobView) -> bool:
-    """Return whether the job is in a terminal state. A state of a newer release counts as not terminal."""
-    return job.state in {state.value for state in TERMINAL}
+    """Return whether the job is in a terminal state, and no scaler continues it. A state of a newer release counts as
+    not terminal."""
+    return not job.continued_by and job.state in {state.value for state in TERMINAL}
 
 
 def job_exit_code(job: JobView) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
+from ffdl_batch.domain.number_text import counted
+
 _SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>[A-Za-z]+)\s*", re.ASCII)
 _UNITS = {
     "B": 1,
@@ -17,6 +19,9 @@ _UNITS = {
 _SLURM_UNITS = {"": 1024**2, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _GRES_COUNT = re.compile(r"(\d{1,18})(?:([KMGTP])(I?B)?)?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", re.ASCII)
+_MINUTES = re.compile(r"\s*(\d{1,6}):(\d\d?)\s*", re.ASCII)
+MINUTES_MEANT = ", as in Slurm"
+"""Part of each message of :func:`doubt_about_minutes`."""
 MAX_TEXT = 64
 UNLIMITED_S = 60 * (2**32 - 1)
 """The time limit of a job that asks for none; in minutes, it is Slurm's INFINITE."""
@@ -112,6 +117,18 @@ def parse_time_limit(text: str) -> int:
     if seconds <= 0:
         raise ValueError("a time limit must be more than zero")
     return seconds
+
+
+def doubt_about_minutes(text: str) -> tuple[str, str] | None:
+    """Return a message and a cure for a time limit of minutes and seconds, such as ``24:00``, which users often mean as
+    hours and minutes; None for others."""
+    match = _MINUTES.fullmatch(text)
+    if match is None:
+        return None
+    minutes, seconds = int(match[1]), int(match[2])
+    more = f" and {counted(seconds, 'second')}" if seconds else ""
+    message = f"{text.strip()!r} means {counted(minutes, 'minute')}{more}{MINUTES_MEANT}"
+    return message, f"write {match[1]}:{match[2]}:00 if you mean hours"
 
 
 def _slurm_seconds(text: str) -> int | None:

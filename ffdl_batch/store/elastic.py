@@ -101,6 +101,20 @@ class ElasticStore:
                         found[size.job_id] = size
         return found
 
+    def continued(self, jobs: Collection[Job]) -> set[JobId]:
+        """Return the ids of those of `jobs` that are HALTED because a scaler changes their size, and that it will
+        continue. The jobs must have been read before."""
+        halted = [one for one in jobs if one.state is JobState.HALTED and one.spec.batch.elasticity is not None]
+        sizes = self.sizes([job.id for job in halted]) if halted else {}
+        ids = {job.id: job.attempt for job in halted}
+        return {
+            job_id for job_id, size in sizes.items() if size.state is SizeState.HALTING or size.attempt > ids[job_id]
+        }
+
+    def is_over(self, job: Job) -> bool:
+        """Return whether the job has ended, and no scaler will continue it."""
+        return job.state.is_terminal and not self.continued([job])
+
     def running_since(self, ids: Collection[str]) -> dict[JobId, float]:
         """Return when the current attempt of each job in `ids` entered PROCESSING, for jobs in that state. If the
         scheduler started the attempt again, its last start counts."""

@@ -35,6 +35,7 @@ _ACCOUNTED = frozenset({
 """Options about a step's limits and accounting within its job."""
 _EMULATED = frozenset({"label", "output", "error", "input", "chdir", "nodelist", "exclude", "export", "mpi", "ntasks"})
 """Options that only the srun of learners can give a meaning."""
+_SQUASHED = (".sqsh", ".squashfs", ".sqfs", ".squash")
 _IMAGES = ("docker://", "oras://", "library://", "shub://", "https://")
 _QUIET = frozenset({"-q", "--quiet", "-s", "--silent", "-d", "--debug", "-v", "--verbose"})
 _CONTAINED = frozenset({
@@ -241,12 +242,16 @@ def _check_gpus(name: str, value: str | None, layout: Layout, step: Step) -> Non
 def pyxis_image(value: str) -> str:
     """Return enroot's ``[USER@][REGISTRY#]IMAGE[:TAG]`` as Apptainer names it; the name of a SIF file stays. Raises
     NotUnderstood."""
+    if value.startswith("~") or any(sign in value for sign in "$`"):
+        raise NotUnderstood("sbatch and Pyxis expand neither variables nor ~ in the name of an image")
     if value.endswith(".sif"):
         return value
-    if value.startswith(("/", ".")):  # Pyxis takes it for a path
-        raise NotUnderstood("an enroot image (squashfs) is none that learners can run in")
+    if value.startswith(("/", ".", "file:")) or value.endswith(_SQUASHED):  # Pyxis takes / and . for paths
+        raise NotUnderstood('an enroot image (squashfs) runs only at sites with runtime = "pyxis"')
     if value.startswith(_IMAGES):
         return value
+    if "://" in value:
+        raise NotUnderstood(f"no registry has an image of {value.partition('://')[0]}")
     registry, sharp, name = value.partition("#")
     if "@" in registry:
         raise NotUnderstood("it pulls the image as a user of the registry")

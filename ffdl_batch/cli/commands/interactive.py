@@ -41,8 +41,9 @@ def interactive_options(function: AnyFunction) -> AnyFunction:
     for option in (
         click.option("-v", "--verbose", count=True, help="Print what is done."),
         click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),
-        click.option("--model", metavar="PATH", type=click.Path(), help="Directory or zip archive to send.  [default: "
-                     "the current directory; none if it is the home directory]"),
+        click.option("--model", metavar="PATH", type=click.Path(), help="Directory or zip archive with your code. The "
+                     "command runs in a copy of it.  [default: the current directory; no files if that is or contains "
+                     "the home directory]"),
         image_options(),
         placement_options,
     ):  # fmt: skip

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.job.views import JobView
 
 _NAME_WIDTH = 28
-_NARROW_NAME, _NARROW_PLACE = 12, 14
-"""Minimum widths of NAME and of NODES(REASON) before a column is left out."""
+_NARROW_NAME, _NARROW_VALUES, _NARROW_PLACE = 12, 14, 14
+"""Minimum widths of NAME, VALUES and NODES(REASON) before a column is left out."""
 _BEGUN = (JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
 
 
@@ -42,23 +42,41 @@ def print_jobs(jobs: Sequence[JobView], *, hidden: Sequence[str], header: bool, 
     cells = {column.head: [printable(column.cell(job), one_line=True) for job in jobs] for column in columns}
     width = None if wide else terminal_width()
     if width is not None:
-        columns, name_width = _fit(columns, cells, width)
-        cells["NAME"] = [_short_name(job, name_width) for job in jobs]
+        columns, widths = _fit(columns, cells, width, _least_name(jobs))
+        cells["NAME"] = [_short_name(job, widths["NAME"]) for job in jobs]
+        cells["VALUES"] = [_short_values(job, widths.get("VALUES", 0)) for job in jobs]
     rows = zip(*(cells[column.head] for column in columns), strict=True)
     print_table([column.head for column in columns], rows, header=header, width=width)
 
 
-def _fit(columns: list[_Column], cells: Mapping[str, Sequence[str]], width: int) -> tuple[list[_Column], int]:
-    """Return the columns that fit into `width`, and the width of NAME."""
-    widths = {column.head: max(len(cell) for cell in (column.head, *cells[column.head])) for column in columns}
-    named, place = widths["NAME"], widths[columns[-1].head]
-    widths["NAME"], widths[columns[-1].head] = min(named, _NARROW_NAME), min(place, _NARROW_PLACE)
+def _fit(
+    given: list[_Column], cells: Mapping[str, Sequence[str]], width: int, least_name: int
+) -> tuple[list[_Column], dict[str, int]]:
+    """Return the columns that fit into `width`, and their widths. VALUES is cut only if no other column can be left
+    out, NAME before that."""
+    columns = given
+    full = {column.head: max(len(cell) for cell in (column.head, *cells[column.head])) for column in columns}
+    narrow = {"NAME": least_name, columns[-1].head: _NARROW_PLACE}
+    widths = {head: min(size, narrow.get(head, size)) for head, size in full.items()}
     while (left := width - sum(widths[column.head] + 2 for column in columns) + 2) < 0:
         dropped = max(columns, key=lambda column: column.rank)
-        if not dropped.rank:
+        if dropped.head == "VALUES" and widths["VALUES"] + left >= _NARROW_VALUES:
+            widths["VALUES"] += left
+        elif dropped.head == "VALUES":
+            return _fit([column for column in given if column is not dropped], cells, width, least_name)
+        elif dropped.rank:
+            columns = [column for column in columns if column is not dropped]
+        else:
             break
-        columns = [column for column in columns if column is not dropped]
-    return columns, min(named, widths["NAME"] + max(0, left))
+    widths["NAME"] = min(full["NAME"], widths["NAME"] + max(0, left))
+    return columns, widths
+
+
+def _least_name(jobs: Sequence[JobView]) -> int:
+    """Return the least width of NAME. The elements of one array are known by their index."""
+    if len({job.array for job in jobs}) == 1 and jobs[0].array:
+        return max(len("NAME"), *(len(_index(job)) for job in jobs))
+    return _NARROW_NAME
 
 
 def place_or_reason(job: JobView) -> str:
@@ -84,9 +102,14 @@ def _waits_for(job: JobView) -> list[str]:
 
 def _short_name(job: JobView, width: int = _NAME_WIDTH) -> str:
     """Return the name cut to its column. The index of an array's element is not cut off."""
-    kept = f"[{job.array_index}]" if job.array else ""
-    name = printable(job.name, one_line=True)
-    return name if len(name) <= width else f"{name[: width - 1 - len(kept)]}+{kept}"
+    kept, name = _index(job), printable(job.name, one_line=True)
+    if len(name) <= width:
+        return name
+    return f"{name[: width - 1 - len(kept)]}+{kept}" if width > len(kept) + 1 else kept
+
+
+def _index(job: JobView) -> str:
+    return f"[{job.array_index}]" if job.array else ""
 
 
 def _framework(job: JobView) -> str:
@@ -111,18 +134,31 @@ def _values(job: JobView) -> str:
     return " ".join(f"{name}={value}" for name, value in job.array_values.items())
 
 
+def _short_values(job: JobView, width: int) -> str:
+    """Return the values of an array's element cut to their column. First the names of the variables are cut."""
+    for least in range(max(map(len, job.array_values), default=0), -1, -1):
+        pairs = (
+            (name if len(name) <= least else f"{name[: least - 1]}+" if least > 1 else "", value)
+            for name, value in job.array_values.items()
+        )
+        text = printable(" ".join(f"{name}={value}" if name else value for name, value in pairs), one_line=True)
+        if len(text) <= width:
+            return text
+    return f"{text[: max(0, width - 1)]}+" if job.array_values else ""
+
+
 _COLUMNS = (
     _Column("ID", lambda job: job.id),
     _Column("USER", lambda job: job.user),
     _Column("NAME", _short_name),
     _Column("FRAMEWORK", _framework, 5),
     _Column("STATE", lambda job: job.state),
-    _Column("GPUS", lambda job: format_number(job.total_gpus), 1),
+    _Column("GPUS", lambda job: format_number(job.total_gpus), 2),
     _Column("PARTITION", lambda job: job.partition, 3, is_optional=True),
     _Column("TIME", _elapsed),
     _Column("SUBMITTED", lambda job: format_time(job.submitted_at), 4),
     _Column("ENDED", lambda job: format_time(job.ended_at), 6),
-    _Column("VALUES", _values, 2, is_optional=True),
+    _Column("VALUES", _values, 1, is_optional=True),
     _Column("DISK", _disk),
     _Column("NODES(REASON)", place_or_reason),
 )

@@ -208,9 +208,7 @@ async def wait_for_job(
             await in_thread(here.limits.quick, get_job, here.platform.storage, here.platform.adapters, caller, job_id),
         )
 
-    return PlainReply(
-        await until_changed(here, request, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s)
-    )
+    return PlainReply(await until_changed(here, request, look, lambda reply: _has_ended(reply.job), wait_s))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
@@ -252,6 +250,10 @@ async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking)
         here.limits.slow, simulate, here.platform.storage, here.platform.adapters, caller, job_id, body.event
     )
     return _changed(here, caller, f"drill {body.event}", job)
+
+
+def _has_ended(job: JobView) -> bool:
+    return not job.continued_by and JobState(job.state).is_terminal
 
 
 def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:

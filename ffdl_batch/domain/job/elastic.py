@@ -13,6 +13,11 @@ VARIABLES = (BATCH_SIZE, GLOBAL_BATCH_SIZE, LEARNING_RATE_SCALE)
 """Variables of the learners of an elastic job, in addition to those of every job, such as WORLD_SIZE."""
 
 
+def halted_for_size(pool: str) -> str:
+    """Return what users read about a job that a scaler has halted and will continue."""
+    return f"the scaler of pool {pool} halted it to change its size; it continues by itself"
+
+
 class LearningRate(StrEnum):
     """How the learning rate scales with the global batch."""
 

@@ -173,6 +173,8 @@ class JobView:
     error_code: str = "000"
     message: str = ""
     cure: str = ""
+    continued_by: str = ""
+    """The pool whose scaler halted the job to change its size and will continue it; "" for other jobs."""
     exit_code: int | None = None
     exit_signal: int | None = None
     pending_reason: str = ""

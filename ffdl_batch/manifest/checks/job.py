@@ -11,13 +11,13 @@ from ffdl_batch.domain.job.learner_layout import PS_COUNT, count_parameter_serve
 from ffdl_batch.domain.job.metric_collection import find_metric_mistakes
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Restart, Staging
 from ffdl_batch.domain.job.spec_errors import find_mistakes
-from ffdl_batch.domain.number_text import counted, whole_number
+from ffdl_batch.domain.number_text import whole_number
+from ffdl_batch.domain.quantity import doubt_about_minutes
 from ffdl_batch.manifest.document.tree import Place, Scalar, find, locate
 from ffdl_batch.manifest.finding_log import FindingLog
 from ffdl_batch.manifest.models.sweep import PLACE as SWEEP
 
 _TIME: Place = ("batch", "time")
-_MINUTES = re.compile(r"\s*(\d{1,6}):(\d\d?)\s*", re.ASCII)
 _LEVEL: Place = ("batch", "network", "level")
 _SERVERS = re.compile(rf"\b{PS_COUNT}=([^\s;&|()<>]*)")
 
@@ -33,7 +33,7 @@ def check_job(job: JobSpec, log: FindingLog) -> None:
             cure = "write egress:HOST:PORT" if locate(log.root, place)[0].option else cure
         log.error(place, mistake.message, cure)
     _check_metrics(job, log)
-    _note_time(log)
+    _warn_about_minutes(log)
     _note_network(job, log)
     _note_servers(job, log)
     _note_restarts(job, log)
@@ -50,14 +50,11 @@ def _check_metrics(job: JobSpec, log: FindingLog) -> None:
         add(("evaluation_metrics", *finding.path), finding.message, finding.cure)
 
 
-def _note_time(log: FindingLog) -> None:
-    """Slurm's ``24:00`` is often meant as hours and minutes."""
+def _warn_about_minutes(log: FindingLog) -> None:
     node = find(log.root, _TIME)
-    match = _MINUTES.fullmatch(node.text) if isinstance(node, Scalar) and not node.is_null else None
-    if match is not None:
-        seconds = f" and {int(match[2])} seconds" if int(match[2]) else ""
-        message = f"{match[0].strip()!r} means {counted(int(match[1]), 'minute')}{seconds}, as in Slurm"
-        log.note(_TIME, message, f"write {match[1]}:{match[2]}:00 if you mean hours")
+    doubt = doubt_about_minutes(node.text) if isinstance(node, Scalar) and not node.is_null else None
+    if doubt is not None:
+        log.warning(_TIME, *doubt)
 
 
 def _note_network(job: JobSpec, log: FindingLog) -> None:

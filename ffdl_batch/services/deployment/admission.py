@@ -18,7 +18,6 @@ from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.host.backoff import growing_pause
-from ffdl_batch.services.deployment.elastic_pools import is_continued
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.hub import Hub, HubRefused, HubUnavailable
 from ffdl_batch.services.incidents.incident_recorder import refusal
@@ -125,9 +124,9 @@ class Admission:
 
     def _find_ended(self, ids: Collection[str], known: Mapping[JobId, Job]) -> list[str]:
         over = [job for job in known.values() if job.state.is_terminal]
-        sizes = self._storage.store.elastic.sizes([job.id for job in over])
+        continued = self._storage.store.elastic.continued(over)
         gone = [one for one in ids if one not in known]
-        return [*gone, *(job.id for job in over if not is_continued(job, sizes.get(job.id)))]
+        return [*gone, *(job.id for job in over if job.id not in continued)]
 
     def _report_sizes(self, hub: Hub, jobs: Sequence[Job]) -> None:
         """Report what jobs use after a scaler has changed their sizes. Raises HubUnavailable, HubRefused."""

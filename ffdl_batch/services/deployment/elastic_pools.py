@@ -42,13 +42,6 @@ def is_admitted(job: Job, size: JobSize | None) -> bool:
     return size is not None and size.state is SizeState.ADMITTED and size.attempt == job.attempt + 1
 
 
-def is_continued(job: Job, size: JobSize | None) -> bool:
-    """Return whether a scaler will continue a HALTED job. `size` must have been read after the job."""
-    if job.state is not JobState.HALTED or size is None:
-        return False
-    return size.state is SizeState.HALTING or size.attempt > job.attempt
-
-
 class ElasticPools:
     """The configured pools. One instance per daemon. Thread-safe."""
 

@@ -18,7 +18,7 @@ from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import ONLY_HOST
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.domain.quantity import format_time_limit, parse_requested_time
+from ffdl_batch.domain.quantity import MINUTES_MEANT, doubt_about_minutes, format_time_limit, parse_requested_time
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_batch.services.authorisation import refuse_local_backend
 from ffdl_batch.services.backends.adapters import Adapters
@@ -59,6 +59,8 @@ def resume_job(
         _check_state(job)
         overrides = _overrides(job, resume)
         warnings = _check_possible(storage, adapters, store_checks, job, overrides)
+        if resume.time is not None:
+            warnings = _with_doubt_about(resume.time, warnings)
         change = Change(
             steps=((JobState.PENDING, storage.clock.now()),),
             cause=Cause.RESUMED,
@@ -139,6 +141,13 @@ def _check_possible(
     doubts = check_stores(storage.root, adapters, store_checks, candidate, plan)
     found = (*plan.warnings, *map(Finding.without_severity, doubts))
     return (*(one for one in job.warnings if one not in gone and one not in found), *found)
+
+
+def _with_doubt_about(time: str, warnings: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the warnings of a job that is resumed with another time limit."""
+    others = tuple(one for one in warnings if MINUTES_MEANT not in one)
+    doubt = doubt_about_minutes(time)
+    return others if doubt is None else (*others, f"--time: {doubt[0]} ({doubt[1]})")
 
 
 def _candidate(storage: JobStorage, job: Job, overrides: Overrides, own: Mapping[str, str]) -> Candidate:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from itertools import chain
 
-from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.log_text import Grep, LogText
 from ffdl_batch.domain.job.submission import Caller
@@ -72,7 +72,7 @@ def read_texts(
         raise wrong_usage(f"{job.id} has {_attempts(job)}; there is no attempt {query.attempt}")
     if query.grep is not None:
         check(query.grep)
-    stream = _Stream(storage.root, followed_jobs, job, query, is_stopped)
+    stream = _Stream(storage, followed_jobs, job, query, is_stopped)
     return stream.follow() if query.follow else stream.read()
 
 
@@ -87,15 +87,15 @@ class _Stream:
     """The lines of one query. `_job` is the last known state of the job."""
 
     def __init__(
-        self, root: Root, followed_jobs: FollowedJobs, job: Job, query: LogQuery, is_stopped: Callable[[], bool]
+        self,
+        storage: JobStorage,
+        followed_jobs: FollowedJobs,
+        job: Job,
+        query: LogQuery,
+        is_stopped: Callable[[], bool],
     ) -> None:
-        self._root, self._followed_jobs, self._job, self._query, self._is_stopped = (
-            root,
-            followed_jobs,
-            job,
-            query,
-            is_stopped,
-        )
+        self._root, self._sizes = storage.root, storage.store.elastic
+        self._followed_jobs, self._job, self._query, self._is_stopped = followed_jobs, job, query, is_stopped
         self._learners = [query.learner] if query.learner else list(range(1, job.most_learners + 1))
 
     def read(self) -> Iterator[LogText]:
@@ -175,7 +175,7 @@ class _Stream:
         """Return whether its log is complete: learners of a later attempt start only when all earlier controllers have
         ended."""
         later = range(number + 1, self._job.attempt + 1)
-        return self._job.state.is_terminal or any(map(self._has_log, later))
+        return self._sizes.is_over(self._job) or any(map(self._has_log, later))
 
     def _has_log(self, number: int) -> bool:
         return has_log(self._directory(number), self._job.most_learners)

@@ -324,6 +324,8 @@ def _explain_other(job: JobView, view: WhyView) -> WhyView:
         return replace(view, sentence=f"it is not waiting: {running[state]}{moving}{lacks}{idle}")
     if state is JobState.COMPLETED:
         return replace(view, sentence="it is not waiting: it has completed")
+    if job.continued_by:
+        return replace(view, sentence=f"it is not waiting: {job.message}")
     if state is JobState.HALTED:
         return replace(view, sentence="it is not waiting: it was halted", actions=(f"ffdl resume {job.id}",))
     if state is JobState.CANCELLED:

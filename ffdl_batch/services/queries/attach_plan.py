@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ffdl_batch.domain.backend_facts import BackendFacts
+from ffdl_batch.domain.job.elastic import halted_for_size
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job.learners import hosts_of, learner_list
 from ffdl_batch.domain.job.submission import Caller
@@ -46,7 +47,7 @@ def plan_attach(
         raise not_allowed(f"{job.id} is another user's: only the owner may enter its learners")
     refuse_local_backend(caller, job.backend)
     if job.state is not JobState.PROCESSING or not job.native_id:
-        raise wrong_state(f"{job.id} is {job.state}: only a running learner can be entered", _cure(job.state))
+        raise wrong_state(f"{job.id} is {job.state}: only a running learner can be entered", _cure(storage, job))
     attempt = storage.root.job(job.id).attempt(job.attempt)
     launch = read_launch(attempt)
     if launch is None:
@@ -71,10 +72,12 @@ def plan_attach(
     return tuple(plans)
 
 
-def _cure(state: JobState) -> str:
-    if state in _EARLIER:
+def _cure(storage: JobStorage, job: Job) -> str:
+    if job.state in _EARLIER:
         return "wait until it is PROCESSING: ffdl events --follow"
-    return _CURES.get(state, "ffdl logs shows the output of its learners")
+    if job.spec.batch.elasticity is not None and storage.store.elastic.continued([job]):
+        return halted_for_size(job.spec.batch.elasticity.pool)
+    return _CURES.get(job.state, "ffdl logs shows the output of its learners")
 
 
 def _choose(job: Job, launch: LaunchFile, learners: Sequence[LearnerView], wanted: int | None) -> dict[int, list[int]]:

@@ -15,6 +15,7 @@ from ffdl_batch.domain.data.store_kinds import KINDS
 from ffdl_batch.domain.data.store_urls import format_store_url
 from ffdl_batch.domain.job.array import is_array_id
 from ffdl_batch.domain.job.data_stores import place_of_results
+from ffdl_batch.domain.job.elastic import halted_for_size
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.submission import Caller
@@ -80,7 +81,9 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     if array is not None:
         jobs.reverse()
     histories = storage.store.histories([job.id for job in jobs])
-    return [view_of(storage, job, histories.get(job.id, ())) for job in jobs]
+    continued = storage.store.elastic.continued(jobs)
+    views = {job.id: view_of(storage, job, histories.get(job.id, ())) for job in jobs}
+    return [_continued(views[job.id], job) if job.id in continued else views[job.id] for job in jobs]
 
 
 def own_job(store: Store, caller: Caller, job_id: str) -> Job:
@@ -172,14 +175,24 @@ def detailed(storage: JobStorage, adapters: Adapters, job: Job) -> JobView:
     """Return the job with its history, attempts and incidents."""
     view = view_of(storage, job, storage.store.history(job.id), storage.store.attempts(job.id))
     view = replace(view, incidents=incidents_of(storage.store, job))
+    if storage.store.elastic.continued([job]):
+        view = _continued(view, job)
     return without_places(storage, adapters, job, view)
+
+
+def _continued(view: JobView, job: Job) -> JobView:
+    """Return the view of a job that a scaler halted and will continue."""
+    elastic = job.spec.batch.elasticity
+    pool = elastic.pool if elastic is not None else ""
+    failure = f"{view.message}; " if view.error_code != "000" and view.message else ""
+    return replace(view, continued_by=pool, message=f"{failure}{halted_for_size(pool)}", cure="")
 
 
 def get_events(store: Store, caller: Caller, job_id: str, after: int) -> tuple[list[EventView], bool]:
     """Return the changes of state with a number above `after`, and whether the job has ended. Raises Refused."""
     job = own_job(store, caller, job_id)
     entries = store.history(job.id, after)
-    return [_event(entry) for entry in entries], job.state.is_terminal
+    return [_event(entry) for entry in entries], store.elastic.is_over(job)
 
 
 def health(storage: JobStorage, adapters: Adapters, started_at: float, settings_problem: str = "") -> Health:

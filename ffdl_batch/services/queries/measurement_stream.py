@@ -92,7 +92,7 @@ def _lines(
     readers: dict[tuple[int, int], _Reader] = {}
     quiet_since = time.monotonic()
     while True:
-        is_over = job.state.is_terminal or not query.follow  # known before the files are read
+        is_over = not query.follow or storage.store.elastic.is_over(job)  # known before the files are read
         for attempt in _attempts(job, query):
             directory = storage.root.job(job.id).attempt(attempt)
             for number, path in places(directory):

@@ -155,7 +155,9 @@ def test_list_prints_gpus_partition_elapsed_time_and_array_values(daemon: FakeDa
 @pytest.mark.parametrize(
     ("width", "columns"),
     [
+        (72, ["ID", "NAME", "STATE", "TIME", "NODES(REASON)"]),
         (80, ["ID", "NAME", "STATE", "GPUS", "TIME", "NODES(REASON)"]),
+        (90, ["ID", "NAME", "STATE", "TIME", "VALUES", "NODES(REASON)"]),
         (120, ["ID", "NAME", "STATE", "GPUS", "PARTITION", "TIME", "VALUES", "NODES(REASON)"]),
     ],
 )
@@ -167,6 +169,30 @@ def test_list_fits_terminal(daemon: FakeDaemon, width: int, columns: list[str]) 
     assert "[3] " in lines[1], "the index of an element is never cut off"
     wide = lines_on_terminal(daemon, width, "list", "--wide")
     assert max(len(line) for line in wide) > width
+
+
+@pytest.mark.parametrize(
+    ("width", "values", "shown"),
+    [
+        (80, {"LEARNING_RATE": "0.01", "BATCH": "64"}, "LE+=0.01 BA+=64"),
+        (100, {"LEARNING_RATE": "0.01", "BATCH": "64"}, "LEARNING_RATE=0.01 BATCH=64"),
+        (80, {"LR": "0.01"}, "LR=0.01"),
+        (80, {"A": "1", "B": "2", "C": "3", "D": "4", "E": "5"}, "1 2 3 4 5"),
+        (80, {"A": "1", "B": "2", "C": "3", "D": "4", "E": "5", "F": "6", "G": "7"}, "1 2 3 4 5 6 7"),
+        (80, {"OPTIMIZER": "a-long-name-of-an-optimizer"}, "a-long-name-of+"),
+    ],
+)
+def test_list_of_array_keeps_values_on_narrow_terminal(
+    daemon: FakeDaemon, width: int, values: dict[str, str], shown: str
+) -> None:
+    daemon.jobs = {
+        job_id: replace(job, array=ARRAY, array_index=index, array_values=values, name=f"a-long-sweep[{index}]")
+        for index, (job_id, job) in enumerate((job.id, job) for job in busy())
+    }
+    head, *lines = lines_on_terminal(daemon, width, "list", "--array", ARRAY)
+    assert "VALUES" in head.split()
+    assert all(shown in line and f"[{index}] " in line for index, line in enumerate(lines)), lines
+    assert max(map(len, (head, *lines))) <= width
 
 
 @pytest.mark.parametrize(

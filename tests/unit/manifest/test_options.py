@@ -92,13 +92,23 @@ def test_roles_ask_for_whole_nodes_together() -> None:
 
 @pytest.mark.parametrize(
     ("time", "meant"),
-    [("24:00", "'24:00' means 24 minutes, as in Slurm"), ("1:30", "'1:30' means 1 minute and 30 seconds, as in Slurm")],
+    [
+        ("24:00", "'24:00' means 24 minutes, as in Slurm"),
+        ("1:30", "'1:30' means 1 minute and 30 seconds, as in Slurm"),
+        ("2:01", "'2:01' means 2 minutes and 1 second, as in Slurm"),
+    ],
 )
-def test_time_of_minutes_and_seconds_gets_a_note(time: str, meant: str) -> None:
-    notes = [str(one) for one in parse(MINIMAL + f"batch: {{time: {time}}}\n").findings]
-    assert any(meant in note and f"write {time}:00 if you mean hours" in note for note in notes)
-    assert not any("as in Slurm" in str(one) for one in parse(MINIMAL + "batch: {time: '24:00:00'}\n").findings)
-    assert any(meant in str(one) for one in parse(MINIMAL, {"time": time}).findings)
+@pytest.mark.parametrize("given", ["manifest", "option", "variable"])
+def test_time_of_minutes_and_seconds_gets_a_warning(given: str, time: str, meant: str) -> None:
+    def found(text: str) -> list[str]:
+        if given == "manifest":
+            return warnings(parse(MINIMAL + f"batch: {{time: '{text}'}}\n"))
+        place = {"time": text}
+        return warnings(parse(MINIMAL, place) if given == "option" else parse(MINIMAL, environment=place))
+
+    [warning] = found(time)
+    assert meant in warning and f"write {time}:00 if you mean hours" in warning
+    assert [found(clear) for clear in ("24:00:00", "1-24:00", "90", "90m", "UNLIMITED")] == [[]] * 5
 
 
 def test_options_set_name_learners_and_cpus() -> None:

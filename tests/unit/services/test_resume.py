@@ -49,6 +49,21 @@ def refused(site: Site, job: Job, **altered: object) -> Refused:
     return refusal.value
 
 
+def test_resume_warns_about_time_of_minutes_and_seconds_until_time_is_clear(site: Site) -> None:
+    doubt = "--time: '24:00' means 24 minutes, as in Slurm (write 24:00:00 if you mean hours)"
+    job = ended(site)
+    plan = ("a warning of the plan",)
+    assert resume(site, job, time="24:00").warnings == (*plan, doubt)
+    site.clock.tick(60)
+    site.deploy()
+    ended(site, site.job(job.id))
+    assert resume(site, job).warnings == (doubt, *plan), "the time limit stays"
+    site.clock.tick(60)
+    site.deploy()
+    ended(site, site.job(job.id))
+    assert resume(site, job, time="24:00:00").warnings == plan
+
+
 @pytest.mark.parametrize("state", [JobState.HALTED, JobState.FAILED])
 def test_resume_starts_new_attempt_of_halted_or_failed_job(site: Site, state: JobState) -> None:
     job = ended(site, None, state, spent=Spent(timeouts=50, fruitless=2))

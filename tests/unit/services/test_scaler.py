@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from ffdl_batch.cli.render.job_list import place_or_reason
+from ffdl_batch.client.api import is_ended
 from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, halt_job
+from ffdl_batch.services.queries.attach_plan import plan_attach
+from ffdl_batch.services.queries.jobs import get_events, list_jobs
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import Site
 from tests.unit.services.pool_bench import POOL, Bench, first_shrinks_for_second
 
@@ -55,6 +60,38 @@ def test_running_job_shrinks_for_second_and_second_grows_after_its_end(bench: Be
     assert [one.learners for one in attempts] == [sizes[1], 4]
     tokens = [token for _, token in bench.site.scheduler.submitted]
     assert len(tokens) == len(set(tokens)) == 4, "each attempt is submitted once"
+
+
+def test_job_that_scaler_has_halted_is_shown_as_continuing(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    job, site = bench.checkpoints(first), bench.site
+    platform = site.platform
+    text = "the scaler of pool default halted it to change its size; it continues by itself"
+    view = site.view(job)
+    assert (view.state, view.message, view.cure, view.continued_by) == ("HALTED", text, "", "default")
+    assert not is_ended(view), "commands that wait for its end go on"
+    listed = {one.id: one for one in list_jobs(platform.storage, site.caller)}
+    assert (listed[job.id].message, place_or_reason(listed[job.id])) == (text, f"({text})")
+    why = platform.explainer.explain_job(site.caller, job.id)
+    assert (why.sentence, why.actions) == (f"it is not waiting: {text}", ())
+    with pytest.raises(Refused) as refused:
+        plan_attach(platform.storage, platform.adapters, site.caller, job.id, 1)
+    assert refused.value.problem.cure == text
+    assert get_events(platform.storage.store, site.caller, job.id, 0)[1] is False
+    bench.turn(tick_s=2)
+    assert site.view(job).continued_by == ""
+
+
+def test_job_that_its_owner_has_halted_is_shown_as_halted(bench: Bench) -> None:
+    first, _ = first_shrinks_for_second(bench)
+    site = bench.site
+    halt_job(site.platform.storage, site.platform.adapters, site.caller, first.id)
+    job = bench.checkpoints(first)
+    view = site.view(job)
+    assert (view.state, view.continued_by, is_ended(view)) == ("HALTED", "", True)
+    why = site.platform.explainer.explain_job(site.caller, job.id)
+    assert (why.sentence, why.actions) == ("it is not waiting: it was halted", (f"ffdl resume {job.id}",))
+    assert get_events(site.platform.storage.store, site.caller, job.id, 0)[1] is True
 
 
 def test_job_without_reports_grows_to_the_size_of_its_owner(bench: Bench) -> None:

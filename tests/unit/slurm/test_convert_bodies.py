@@ -223,9 +223,46 @@ def test_convert_takes_image_from_pyxis_directive() -> None:
     assert part(found, "framework")["version"] == "docker://nvcr.io/a/b:1"
     image, mounts = found.judged[:2]
     assert (image.fate, image.to, mounts.fate, mounts.to) == (Fate.APPROXIMATED, "framework.version", Fate.DROPPED, "")
-    squashed = convert("#SBATCH --container-image=/d/x.sqsh", "python x")
-    assert part(squashed, "framework")["version"] == "base"
-    assert (squashed.judged[0].fate, "--image" in squashed.judged[0].reason) == (Fate.DROPPED, True)
+
+
+_NO_IMAGES = {
+    "/d/x.sqsh": "enroot image",
+    "./x.sqsh": "enroot image",
+    "x.sqsh": "enroot image",
+    "images/x.sqsh": "enroot image",
+    "x.squashfs": "enroot image",
+    "x.sqfs": "enroot image",
+    "/d/torch": "enroot image",
+    "file:///d/x": "enroot image",
+    "dockerd://a": "no registry has an image of dockerd",
+    "podman://a/b:1": "no registry has an image of podman",
+    "me@nvcr.io/a": "as a user of the registry",
+}
+
+
+@pytest.mark.parametrize(("image", "why"), _NO_IMAGES.items())
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["#SBATCH --container-image={}", "python x"],
+        ["srun --container-image={} python x"],
+        ["srun --container-image {} python x"],
+        ["IMAGE={}", 'srun --container-image="$IMAGE" python x'],
+    ],
+    ids=["directive", "srun", "value-of-its-own", "variable"],
+)
+def test_convert_drops_images_that_apptainer_cannot_run_and_says_why(image: str, why: str, lines: list[str]) -> None:
+    found = convert(*(line.replace("{}", image) for line in lines), image="custom")
+    assert part(found, "framework")["version"] == "custom"
+    [dropped] = [one for one in found.judged if one.fate is Fate.DROPPED]
+    assert why in dropped.reason and "--image" in dropped.reason
+
+
+@pytest.mark.parametrize("image", ["$HOME/x.sqsh", "${SCRATCH}/x.sif", "~/x.sqsh", "~/x.sif", "nvcr.io/$TEAM/a:1"])
+def test_convert_drops_directive_with_image_of_variable(image: str) -> None:
+    found = convert(f"#SBATCH --container-image={image}", "python x")
+    assert part(found, "framework")["version"] == "base"
+    assert (found.judged[0].fate, "expand neither" in found.judged[0].reason) == (Fate.DROPPED, True)
 
 
 @pytest.mark.parametrize(

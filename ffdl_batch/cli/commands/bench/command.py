@@ -49,8 +49,8 @@ def bench() -> None:
     metavar="DIR",
     multiple=True,
     type=click.Path(path_type=str, readable=False),
-    help="Model directory of both jobs. Repeat it to set the second job's model.  [default: `model` next to each "
-    "manifest]",
+    help="Directory or zip archive with the training code of both jobs. Repeat it to set that of the second job.  "
+    "[default: `model` next to each manifest]",
 )
 @click.option(
     "--seconds",

@@ -50,7 +50,10 @@ def _check_to(context: click.Context, parameter: click.Parameter, value: str | N
     "-o", "--output", default="-", metavar="FILE", callback=check_written, help="Output file; - is standard output."
 )
 @click.option(
-    "--model-dir", metavar="DIR", help="Model directory. The script is copied there if the manifest needs it."
+    "--model-dir",
+    metavar="DIR",
+    help="Directory with the training code, as MODEL of ffdl-submit. The script is copied there if the manifest "
+    "needs it.",
 )
 @click.option("--options", default="", metavar="TEXT", help="Command-line options of sbatch, such as '-N2 -t 30'.")
 @click.option("--image", default=_DEFAULT_IMAGE, metavar="IMAGE", help="Image to run in if the file names none.")
