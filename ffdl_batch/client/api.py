@@ -26,7 +26,7 @@ from ffdl_batch.client.handles import Arrays, Secrets, Tokens
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage, Health
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.views import EventView, JobView, Resume
+from ffdl_batch.domain.job.views import EventView, JobCounts, JobView, Resume
 from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE, AttachPlan
 
@@ -127,6 +127,13 @@ class Client(SubmitCalls, FunctionCalls, FileCalls, MeasuredCalls, LogCalls, Wai
         query = (which or JobFilter()).query()
         reply = self._wire.ask(Request("GET", f"/api/v1/jobs{query}"))
         return [read_answer(JobView, plain) for plain in reply.get("jobs", ())]
+
+    def states(self, version: int | None = None, wait_s: float = 0.0) -> JobCounts:
+        """Return how many jobs are in each state. With the `version` of an earlier answer, wait for a change of a job,
+        at most `wait_s` seconds (30)."""
+        query = f"?version={version}&wait_s={wait_s:g}" if version is not None else ""
+        reply = self._wire.ask(Request("GET", f"/api/v1/states{query}", held_s=wait_s))
+        return read_answer(JobCounts, reply.get("counts"))
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
         """Wait until the job has ended, and return it. Raises WaitTimedOut after `timeout_s` seconds; the job

@@ -233,6 +233,7 @@ class AsyncClient(Twin[Client]):
     plan_submission = _call(Client.plan_submission)
     get = _call(Client.get)
     list = _call(Client.list)
+    states = _call(Client.states)
     wait = _call(Client.wait)
     events = _stream(Client.events)
     logs = _stream(Client.logs)

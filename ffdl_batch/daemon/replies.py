@@ -24,6 +24,7 @@ from ffdl_batch.domain.job.views import (
     SCHEMA,
     ArrayView,
     EventView,
+    JobCounts,
     JobView,
     OutputView,
     PlanView,
@@ -219,6 +220,16 @@ class JobsReply:
     """
 
     jobs: tuple[JobView, ...]
+    outages: tuple[BackendHealth, ...] = ()
+    database_outage: DatabaseOutage | None = None
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class CountsReply:
+    """Number of jobs by state."""
+
+    counts: JobCounts
     outages: tuple[BackendHealth, ...] = ()
     database_outage: DatabaseOutage | None = None
     schema: int = SCHEMA

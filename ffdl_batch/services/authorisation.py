@@ -49,6 +49,7 @@ OPERATIONS: Mapping[str, Right] = {
     "scaler_explain": Right.STATES,
     "scaler_replay": Right.STATES,
     "scaler_status": Right.STATES,
+    "states": Right.STATES,
     "wait": Right.STATES,
     "wait_array": Right.STATES,
     "why": Right.STATES,

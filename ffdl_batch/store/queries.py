@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from sqlalchemy import BigInteger, and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql import ColumnElement, FromClause
 
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import LIVE, JobState
@@ -40,6 +40,8 @@ class JobFilter:
     after: str | None = None
     array: str | None = None
     ended_before: float | None = None
+    text: str | None = None
+    is_collapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +80,41 @@ def fetch_jobs(connection: Connection, reader: JobReader, ids: Collection[str]) 
 def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> list[Job]:
     """Return the jobs that match and are not removed, newest first."""
     query = select(*JOB_COLUMNS).order_by(JOBS.c.submitted_at.desc(), JOBS.c.id.desc()).limit(wanted.limit)
-    query = query.where(JOBS.c.removed_at.is_(None))
-    if wanted.uid is not None:
-        query = query.where(JOBS.c.uid == wanted.uid)
-    if wanted.states is not None:
-        query = query.where(JOBS.c.state.in_(sorted(state.value for state in wanted.states)))
-    if wanted.name is not None:
-        of_array = and_(JOBS.c.array_id != "", JOBS.c.name.startswith(f"{wanted.name}[", autoescape=True))
-        query = query.where(or_(JOBS.c.name == wanted.name, of_array))
-    if wanted.array is not None:
-        query = query.where(JOBS.c.array_id == wanted.array)
-    if wanted.since is not None:
-        query = query.where(JOBS.c.submitted_at >= wanted.since)
-    if wanted.ended_before is not None:
-        query = query.where(JOBS.c.ended_at < wanted.ended_before)
+    query = query.where(*_conditions(JOBS, wanted))
+    if wanted.is_collapsed:
+        others = JOBS.alias("others")
+        of_array = and_(others.c.array_id == JOBS.c.array_id, *_conditions(others, wanted))
+        first = select(func.min(others.c.array_index)).where(of_array).scalar_subquery()
+        query = query.where(or_(JOBS.c.array_id == "", JOBS.c.array_index == first))
     if wanted.after is not None:
         last = JOBS.alias("last")
         at = select(last.c.submitted_at).where(last.c.id == wanted.after).scalar_subquery()
         older = and_(JOBS.c.submitted_at == at, JOBS.c.id < wanted.after)
         query = query.where(or_(JOBS.c.submitted_at < at, older))
     return [reader.job(row) for row in connection.execute(query)]
+
+
+def _conditions(jobs: FromClause, wanted: JobFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions on a single job; `jobs` is the table or an alias of it."""
+    columns = jobs.c
+    conditions: list[ColumnElement[bool]] = [columns.removed_at.is_(None)]
+    if wanted.uid is not None:
+        conditions.append(columns.uid == wanted.uid)
+    if wanted.states is not None:
+        conditions.append(columns.state.in_(sorted(state.value for state in wanted.states)))
+    if wanted.name is not None:
+        of_array = and_(columns.array_id != "", columns.name.startswith(f"{wanted.name}[", autoescape=True))
+        conditions.append(or_(columns.name == wanted.name, of_array))
+    if wanted.array is not None:
+        conditions.append(columns.array_id == wanted.array)
+    if wanted.since is not None:
+        conditions.append(columns.submitted_at >= wanted.since)
+    if wanted.ended_before is not None:
+        conditions.append(columns.ended_at < wanted.ended_before)
+    if wanted.text is not None:
+        begins = columns.id.startswith(wanted.text, autoescape=True)
+        conditions.append(or_(columns.name.icontains(wanted.text, autoescape=True), begins))
+    return conditions
 
 
 def elements_of(connection: Connection, reader: JobReader, array_id: str, index: int | None) -> list[Job]:
@@ -238,9 +255,10 @@ def pending_uploads(connection: Connection, limit: int) -> list[Attempt]:
     return [attempt(row) for row in connection.execute(ordered)]
 
 
-def count_states(connection: Connection, uid: int) -> dict[tuple[str, JobState], int]:
+def count_states(connection: Connection, uid: int, *, with_removed: bool) -> dict[tuple[str, JobState], int]:
     """Return how many jobs are in each state, by backend ("" before one was chosen)."""
     query = select(JOBS.c.backend, JOBS.c.state, func.count()).where(JOBS.c.uid == uid)
+    query = query if with_removed else query.where(JOBS.c.removed_at.is_(None))
     rows = connection.execute(query.group_by(JOBS.c.backend, JOBS.c.state))
     return {(backend, JobState(state)): int(count) for backend, state, count in rows}
 

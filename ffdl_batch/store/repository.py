@@ -127,13 +127,16 @@ class Store:
         after: str | None = None,
         array: str | None = None,
         ended_before: float | None = None,
+        text: str | None = None,
+        is_collapsed: bool = False,
     ) -> list[Job]:
         """Return jobs that are not removed by submission, newest first; None = any.
 
         `since` is the earliest submission. `name` is the exact name of the job or of its array, `array` the id of its
-        array. `after` is the id of the last job of the previous page; an unknown id gives no jobs.
+        array. `after` is the id of the last job of the previous page; an unknown id gives no jobs. `text` is part of a
+        name, or the beginning of an id. If `is_collapsed`, an array has only its first element that matches.
         """
-        wanted = queries.JobFilter(uid, states, name, since, limit, after, array, ended_before)
+        wanted = queries.JobFilter(uid, states, name, since, limit, after, array, ended_before, text, is_collapsed)
         with self._database.reading() as connection:
             return queries.list_jobs(connection, self._reader, wanted)
 
@@ -206,10 +209,10 @@ class Store:
         with self._database.reading() as connection:
             return queries.count_live(connection)
 
-    def count_states(self, uid: int) -> dict[tuple[str, JobState], int]:
+    def count_states(self, uid: int, *, with_removed: bool = True) -> dict[tuple[str, JobState], int]:
         """See :func:`ffdl_batch.store.queries.count_states`."""
         with self._database.reading() as connection:
-            return queries.count_states(connection, uid)
+            return queries.count_states(connection, uid, with_removed=with_removed)
 
     def sum_attempts(self, uid: int) -> list[queries.AttemptSum]:
         """See :func:`ffdl_batch.store.queries.sum_attempts`."""

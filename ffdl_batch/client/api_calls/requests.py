@@ -53,6 +53,12 @@ class JobFilter:
     """Latest end, in seconds since the epoch."""
     disk: bool = False
     """Whether to measure the disk space of each job's directory."""
+    after: str = ""
+    """The id of the last job of the previous page."""
+    text: str = ""
+    """Part of a name, or the beginning of an id."""
+    is_collapsed: bool = False
+    """Whether an array has only its first element that matches, with `array_states`."""
 
     def query(self) -> str:
         """Return the query part of the URL, with its question mark."""
@@ -71,6 +77,12 @@ class JobFilter:
             pairs.append(("ended_before", f"{self.ended_before:.6f}"))
         if self.disk:
             pairs.append(("disk", "true"))
+        if self.after:
+            pairs.append(("after", self.after))
+        if self.text:
+            pairs.append(("text", self.text))
+        if self.is_collapsed:
+            pairs.append(("collapsed", "true"))
         return f"?{urlencode(pairs)}" if pairs else ""
 
 

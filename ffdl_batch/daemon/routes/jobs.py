@@ -17,6 +17,7 @@ from ffdl_batch.daemon.error_replies import blame_options
 from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import (
     ArrayReply,
+    CountsReply,
     DrillRequest,
     EventsReply,
     JobReply,
@@ -42,7 +43,7 @@ from ffdl_batch.daemon.routes import PREFIX
 from ffdl_batch.daemon.routes.parameters import Count, Time, Word, answers
 from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.job.submission import Caller, Submission, SubmissionResult
-from ffdl_batch.domain.job.views import ArrayView, JobView, Resume
+from ffdl_batch.domain.job.views import ArrayView, JobCounts, JobView, Resume
 from ffdl_batch.domain.job_state import JobState, RequestedAction
 from ffdl_batch.services.authorisation import without_content
 from ffdl_batch.services.job_control.drill import drill as simulate
@@ -50,7 +51,7 @@ from ffdl_batch.services.job_control.removal import remove_job
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.job_control.stop import cancel_job, get_array, halt_job, stop_array
 from ffdl_batch.services.queries.disk_use import with_disk_use
-from ffdl_batch.services.queries.jobs import get_events, get_job, health, list_jobs
+from ffdl_batch.services.queries.jobs import count_jobs, get_events, get_job, health, list_jobs
 from ffdl_batch.services.queries.learners import MOVES, learners_of, with_progress
 from ffdl_batch.services.submission.submit import submit
 
@@ -128,16 +129,43 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
     array: Annotated[Word | None, Query(description="Only elements of this array, by their index.")] = None,
     ended_before: Annotated[Time | None, Query(description="Only jobs that ended before this time.")] = None,
     disk: Annotated[bool, Query(description="Measure the disk space of each job's directory.")] = False,
+    after: Annotated[Word | None, Query(description="Only jobs that follow the job with this id.")] = None,
+    text: Annotated[Word | None, Query(description="Only jobs with this in their name, or whose id begins so.")] = None,
+    collapsed: Annotated[bool, Query(description="Of each array only the first job, with `array_states`.")] = False,
 ) -> PlainReply:
     """List jobs, newest first."""
     found = await in_thread(
         here.limits.quick, list_jobs, here.platform.storage, caller,
         states=state, name=name, since=since, limit=limit, all_users=all_users, array=array, ended_before=ended_before,
+        after=after, text=text, is_collapsed=collapsed,
     )  # fmt: skip
     shown = without_content(caller, found)
     if disk:
         shown = await with_files(here, here.limits.slow, with_disk_use, here.platform.storage.root, shown)
     return PlainReply(JobsReply(shown, here.platform.adapters.outages(), here.platform.storage.store.outage))
+
+
+@router.get("/states", response_model=CountsReply, responses=answers(), operation_id="states")
+async def read_states(
+    here: CaughtUp,
+    request: Request,
+    version: Annotated[Count | None, Query(description="The version of an earlier reply.")] = None,
+    wait_s: WaitSeconds = 0.0,
+) -> PlainReply:
+    """Count the jobs in each state. With `version` and `wait_s`, wait until a job changes."""
+    first: JobCounts | None = None
+
+    async def look() -> JobCounts:
+        nonlocal first
+        seen = here.changes.version
+        counts = await in_thread(here.limits.quick, count_jobs, here.platform.storage, seen)
+        first = first or counts
+        return counts
+
+    counts = await until_changed(
+        here, request, look, lambda counts: counts.version != version or counts != first, wait_s
+    )
+    return PlainReply(CountsReply(counts, here.platform.adapters.outages(), here.platform.storage.store.outage))
 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")

@@ -208,6 +208,8 @@ class JobView:
     array_index: int | None = None
     array_values: Mapping[str, str] = field(default_factory=dict)
     """Variables that the sweep sets for this element."""
+    array_states: Mapping[str, int] = field(default_factory=dict)
+    """State → number of elements of its array, in a list with one element of each array."""
     learner_list: tuple[LearnerView, ...] = ()
     """Learners of the last attempt that started any, of a job with several; empty if the files of the attempt cannot be
     read."""
@@ -307,6 +309,16 @@ class ArrayView:
     variables: tuple[str, ...] = ()
     """Names of the variables that the sweep sets."""
     directory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """How many jobs there are."""
+
+    states: Mapping[str, int]
+    """State → number of jobs that are not removed."""
+    version: int
+    """Differs after every change of a job, until the daemon ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ffdl_batch import __version__
@@ -19,7 +20,7 @@ from ffdl_batch.domain.job.elastic import halted_for_size
 from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
 from ffdl_batch.domain.job.learner_layout import count_gpus
 from ffdl_batch.domain.job.submission import Caller
-from ffdl_batch.domain.job.views import AttemptView, EventView, JobView, ResizeView, RestartView
+from ffdl_batch.domain.job.views import AttemptView, EventView, JobCounts, JobView, ResizeView, RestartView
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.launch.network_level import split_network
 from ffdl_batch.domain.metrics.usage_timeline import RUNNING
@@ -65,8 +66,12 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     all_users: bool = False,
     array: str | None = None,
     ended_before: float | None = None,
+    after: str | None = None,
+    text: str | None = None,
+    is_collapsed: bool = False,
 ) -> list[JobView]:
-    """Return at most `limit` jobs, newest first; those of one array by their index. Always takes two queries."""
+    """Return at most `limit` jobs, newest first; those of one array by their index. Takes two queries, and a third one
+    if it `is_collapsed`. See :meth:`ffdl_batch.store.Store.list_jobs`."""
     if all_users and not caller.is_admin:
         raise not_allowed("only administrators may list other users' jobs")
     jobs = storage.store.list_jobs(
@@ -77,13 +82,32 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
         limit=max(1, min(limit, MAX_LISTED)),
         array=array,
         ended_before=ended_before,
+        after=after,
+        text=text,
+        is_collapsed=is_collapsed,
     )
     if array is not None:
         jobs.reverse()
     histories = storage.store.histories([job.id for job in jobs])
     continued = storage.store.elastic.continued(jobs)
-    views = {job.id: view_of(storage, job, histories.get(job.id, ())) for job in jobs}
-    return [_continued(views[job.id], job) if job.id in continued else views[job.id] for job in jobs]
+    views = [view_of(storage, job, histories.get(job.id, ())) for job in jobs]
+    views = [_continued(view, job) if job.id in continued else view for view, job in zip(views, jobs, strict=True)]
+    if not is_collapsed:
+        return views
+    counts = storage.store.count_elements([view.array for view in views], with_removed=False)
+    return [replace(view, array_states=_by_name(counts.get(view.array, {}))) for view in views]
+
+
+def count_jobs(storage: JobStorage, version: int) -> JobCounts:
+    """Return how many jobs of the daemon's user are in each state. `version` is that of the daemon's changes."""
+    counts: Counter[JobState] = Counter()
+    for (_, state), count in storage.store.count_states(storage.uid, with_removed=False).items():
+        counts[state] += count
+    return JobCounts(_by_name(counts), version)
+
+
+def _by_name(counts: Mapping[JobState, int]) -> dict[str, int]:
+    return {state.value: counts[state] for state in JobState if counts.get(state)}
 
 
 def own_job(store: Store, caller: Caller, job_id: str) -> Job:

@@ -47,6 +47,7 @@ prometheus         yes   yes    -       yes       yes
 scaler_explain     yes   yes    -       yes       yes
 scaler_replay      yes   yes    -       yes       yes
 scaler_status      yes   yes    -       yes       yes
+states             yes   yes    -       yes       yes
 wait               yes   yes    -       yes       yes
 wait_array         yes   yes    -       yes       yes
 why                yes   yes    -       yes       yes

@@ -84,6 +84,34 @@ def test_routes_return_documented_views(desk: Desk) -> None:
     assert desk.ask("GET", f"/api/v1/jobs/{job_id}/logs").body == b""
 
 
+def test_states_route_counts_jobs_and_answers_another_version_at_once(desk: Desk) -> None:
+    assert desk.ask("GET", "/api/v1/states").json["counts"]["states"] == {}
+    job_id = submit(desk)["id"]
+    submit(desk, "a", options={"array": "0-2"})
+    counts = desk.ask("GET", "/api/v1/states").json["counts"]
+    assert counts["states"] == {"PENDING": 4}
+    same = desk.ask("GET", f"/api/v1/states?version={counts['version']}&wait_s=0.1").json["counts"]
+    assert same == counts
+    desk.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
+    after = desk.ask("GET", f"/api/v1/states?version={counts['version'] + 1}&wait_s=30").json["counts"]
+    assert after["states"] == {"PENDING": 3, "CANCELLED": 1}
+
+
+def test_list_route_shows_arrays_as_one_row(desk: Desk) -> None:
+    single = submit(desk)["id"]
+    array = submit(desk, "a", options={"array": "4-6"})
+    desk.ask("POST", f"/api/v1/jobs/{array['elements'][0]}/cancel")
+    jobs = desk.ask("GET", "/api/v1/jobs?collapsed=true").json["jobs"]
+    assert {job["id"]: job["array_states"] for job in jobs} == {
+        array["elements"][0]: {"PENDING": 2, "CANCELLED": 1},
+        single: {},
+    }
+    later = desk.ask("GET", f"/api/v1/jobs?collapsed=true&after={jobs[0]['id']}").json["jobs"]
+    assert later == jobs[1:]
+    found = desk.ask("GET", f"/api/v1/jobs?text={single[:14]}").json["jobs"]
+    assert [job["id"] for job in found] == [single]
+
+
 def test_job_routes_halt_and_resume_waiting_job(desk: Desk) -> None:
     job_id = submit(desk)["id"]
     desk.pokes.clear()
@@ -279,6 +307,7 @@ def test_job_route_preserves_lone_surrogates(desk: Desk, monkeypatch: pytest.Mon
 
 EXPECTED = """
 /health GET
+/states GET
 /secrets GET
 /secrets/{name} PUT DELETE
 /archives/{digest} HEAD PUT

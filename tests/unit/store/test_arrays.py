@@ -45,8 +45,24 @@ def test_store_lists_array_elements_by_array_id_or_name(store: Store) -> None:
     assert store.list_jobs(uid=1000, name="rate") == [*reversed(elements), single]
     assert store.list_jobs(uid=1000, name="rate[2]") == [elements[2]]
     assert store.list_jobs(uid=1000, name="rat_") == []
+    assert store.list_jobs(uid=1000, text="RATE_") == list(reversed(store.elements_of(OTHER))), "_ is no wildcard"
+    assert store.list_jobs(uid=1000, text=single.id[:13]) == [single], "the beginning of an id"
     first = store.list_jobs(uid=1000, array=ARRAY, limit=3)
     assert store.list_jobs(uid=1000, array=ARRAY, limit=3, after=first[-1].id) == [elements[0]]
+
+
+def test_store_lists_first_matching_element_of_each_array(store: Store) -> None:
+    elements, single = add_array(store), add_job(store)
+    other = add_array(store, OTHER, indexes="7")
+    listed = store.list_jobs(uid=1000, is_collapsed=True)
+    assert {job.id for job in listed} == {elements[0].id, other[0].id, single.id}
+    pages = [store.list_jobs(uid=1000, is_collapsed=True, limit=1)]
+    while pages[-1]:
+        pages.append(store.list_jobs(uid=1000, is_collapsed=True, limit=1, after=pages[-1][0].id))
+    assert [job for page in pages for job in page] == listed
+    applied(store, elements[0], steps(JobState.CANCELLED))
+    live = store.list_jobs(uid=1000, is_collapsed=True, states=[JobState.PENDING])
+    assert {job.id for job in live} == {elements[1].id, other[0].id, single.id}
 
 
 def test_store_counts_array_elements_by_state(store: Store) -> None:
