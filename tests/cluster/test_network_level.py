@@ -236,7 +236,7 @@ def test_network_egress_reaches_only_allowed_destinations(cluster: Cluster, alic
         pytest.param(
             f"mount -t tmpfs none {LIBEXEC}",
             f"umount {LIBEXEC}",
-            "Slurm's prolog on this node has to run prolog.d/50-ffdl",
+            "Slurm's prolog on this node must run prolog.d/50-ffdl",
             id="no prolog",
         ),
     ],

@@ -226,7 +226,6 @@ def test_submit_applies_sbatch_variables_below_manifest_and_options(alice: Perso
         (["--ntasks", "4"], "--ntasks"),
         (["--error=x"], "--error"),
         (["-D", "/tmp"], "-D (--chdir)"),
-        (["--exclusive"], "--exclusive"),
         (["--uid=0"], "--uid"),
     ],
 )

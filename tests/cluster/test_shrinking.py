@@ -101,7 +101,11 @@ def test_job_shrinks_in_place_while_its_daemon_is_killed_and_its_nodes_run_anoth
     steps = trained(attempt_log(owner, ended, 1))
     assert [begin for begin, _, _ in steps] == [0, *(end for _, end, _ in steps[:-1])]
     assert {learners for _, _, learners in steps} >= {3, resize["learners"]}
-    assert len([one for one in history(owner, first) if one["cause"] == "resized"]) == 1
+    shrunk = [
+        one["message"] for one in history(owner, first) if one["cause"] == "resized" and "shrank" in one["message"]
+    ]
+    assert f"to {resize['learners']} learner" in shrunk[0]
+    assert len(set(shrunk)) == len(shrunk), "the daemon that was killed and the next one recorded the same change"
     for native_id in (ended["native_id"], rest["native_id"]):
         owner.accounted(native_id)
     found = agreement(owner, "--tolerance", CLOSE)[1]

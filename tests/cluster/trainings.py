@@ -26,6 +26,11 @@ asked = []
 if listens:
     signal.signal(signal.SIGUSR2, lambda *_: asked.append(1))
 
+def say(*words):
+    """Writes a line at once. With -u, as torchrun starts workers, print() writes words of two workers into one line."""
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
 def save(step):
     new = saved.with_suffix(".new")
     new.write_text(json.dumps({"step": step}))
@@ -33,21 +38,21 @@ def save(step):
 
 step = json.loads(saved.read_text())["step"] if os.environ["RESUME"] == "1" and saved.exists() else 0
 run = {key: os.environ[key] for key in ("FFDL_ATTEMPT", "FFDL_RESTART", "RESUME")}
-print("begin", json.dumps({**run, "from": step, "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}), flush=True)
+say("begin", json.dumps({**run, "from": step, "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}))
 pace = float(os.environ.get("PACE", "0.2" if os.environ["RESUME"] == "0" else "0.01"))
 while step < last:
     step += 1
-    print("step", step, flush=True)
+    say("step", step)
     time.sleep(pace)
     while step >= hold > 0 and not (go.exists() or asked or (listens and halt.exists())):
         time.sleep(0.05)
     if asked or (listens and halt.exists()):
         save(step)
-        print("saved", step, flush=True)
+        say("saved", step)
         sys.exit(0)
     if every and step % every == 0:
         save(step)
-print("done", flush=True)
+say("done")
 '''
 LAST = 300
 """The last step of a training that is not told otherwise. The first attempt takes a minute, a resumed one seconds."""
