@@ -223,6 +223,10 @@ class AsyncClient(Twin[Client]):
         """See :attr:`Client.database_outage`: that of the last call that ended."""
         return self._workers.last.database_outage if self._workers.last else None
 
+    async def run(self, work: Callable[[Client], R]) -> R:
+        """Return the result of `work`, which makes several calls with one client in one thread."""
+        return await self._workers.run(work)
+
     submit = _handle(Client.submit, AsyncJobHandle)
     submit_array = _handle(Client.submit_array, AsyncArrayHandle)
     submit_many = _call(Client.submit_many)

@@ -17,8 +17,11 @@ FINISH_S = 10
 KEEP_ALIVE_S = 15
 
 
-def uvicorn_config(app: object, protocol: type[PeerProtocol] = PeerProtocol, **more: Any) -> uvicorn.Config:
-    """Return the configuration of a server that runs `app`; `more` are further options of uvicorn."""
+def uvicorn_config(
+    app: object, protocol: type[PeerProtocol] = PeerProtocol, *, finish_s: int = FINISH_S, **more: Any
+) -> uvicorn.Config:
+    """Return the configuration of a server that runs `app`; `more` are further options of uvicorn. When it stops,
+    requests may still run for `finish_s` seconds."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # an ASGI application; uvicorn's alias is its own
         http=protocol,
@@ -32,7 +35,7 @@ def uvicorn_config(app: object, protocol: type[PeerProtocol] = PeerProtocol, **m
         server_header=False,
         date_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=FINISH_S,
+        timeout_graceful_shutdown=finish_s,
         **more,
     )
 

@@ -45,7 +45,7 @@ class Listener:
     def open(self) -> socket.socket:
         """Bind the socket at its path and listen. Raises :class:`PlaceRefused`."""
         place = socket_place(self._environ)
-        _make_directory(place)
+        make_directory(place)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             place.path.unlink(missing_ok=True)
@@ -96,7 +96,8 @@ class InheritedListener(Listener):
             self._listening.shutdown(socket.SHUT_RD)
 
 
-def _make_directory(place: SocketPlace) -> None:
+def make_directory(place: SocketPlace) -> None:
+    """Create the directory of the socket, or check it. Raises :class:`PlaceRefused`."""
     directory = place.path.parent
     try:
         directory.mkdir(mode=0o700, parents=place.named, exist_ok=True)

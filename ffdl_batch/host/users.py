@@ -9,7 +9,8 @@ import os
 import pwd
 import socket
 import struct
-from typing import Any, Mapping, NamedTuple
+import sys
+from typing import Any, Mapping, NamedTuple, Optional
 
 TENANT = "FFDL_TENANT"
 """Variable of the daemon of a tenant without an account: the tenant's name. The site's spawner sets it."""
@@ -58,3 +59,26 @@ class Credentials(NamedTuple):
 def read_credentials(connection: Any) -> Credentials:
     """Return the peer of a connected Unix socket, or of an object with its `getsockopt`. Raises OSError."""
     return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+
+
+_TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
+
+
+def read_loopback_uid(connection: Any) -> Optional[int]:
+    """Return the user of the process at the other end of a TCP connection within this machine; None if the kernel
+    lists none. proc(5): /proc/net/tcp has a line for each end of such a connection, with the uid of its socket."""
+
+    def word(address: Any) -> str:
+        raw = socket.inet_pton(connection.family, address[0])
+        parts = [
+            raw[at : at + 4][:: -1 if sys.byteorder == "little" else 1].hex().upper() for at in range(0, len(raw), 4)
+        ]
+        return f"{''.join(parts)}:{address[1]:04X}"
+
+    wanted = [word(connection.getpeername()), word(connection.getsockname())]
+    with open(_TABLES[connection.family], encoding="ascii") as table:
+        for line in table:
+            columns = line.split()
+            if columns[1:3] == wanted:
+                return int(columns[7])
+    return None

@@ -117,12 +117,15 @@ def _framework(job: JobView) -> str:
     return framework if len(framework) <= _NAME_WIDTH else framework[: _NAME_WIDTH - 1] + "+"
 
 
-def _elapsed(job: JobView) -> str:
-    """Return how long the latest run of the job has taken so far, or took; 0:00 before it begins."""
-    began = min((at for state, at in job.timestamps.items() if state in _BEGUN), default=None)
-    if began is None:
-        return format_elapsed(0.0)
-    return format_elapsed((time.time() if job.ended_at is None else job.ended_at) - began)
+def began_at(job: JobView) -> float | None:
+    """Return when the latest run of the job began; None before it begins."""
+    return min((at for state, at in job.timestamps.items() if state in _BEGUN), default=None)
+
+
+def elapsed_s(job: JobView) -> float:
+    """Return how many seconds the latest run of the job has taken so far, or took; 0 before it begins."""
+    began = began_at(job)
+    return 0.0 if began is None else (time.time() if job.ended_at is None else job.ended_at) - began
 
 
 def _disk(job: JobView) -> str:
@@ -155,7 +158,7 @@ _COLUMNS = (
     _Column("STATE", lambda job: job.state),
     _Column("GPUS", lambda job: format_number(job.total_gpus), 2),
     _Column("PARTITION", lambda job: job.partition, 3, is_optional=True),
-    _Column("TIME", _elapsed),
+    _Column("TIME", lambda job: format_elapsed(elapsed_s(job))),
     _Column("SUBMITTED", lambda job: format_time(job.submitted_at), 4),
     _Column("ENDED", lambda job: format_time(job.ended_at), 6),
     _Column("VALUES", _values, 1, is_optional=True),

@@ -33,10 +33,10 @@ def print_learners(job: JobView) -> None:
 def _learner_row(one: LearnerView) -> list[str]:
     role = f"{one.role} {one.index}" if one.role else ""
     again = str(one.restarts) if one.restarts else ""
-    return [str(one.number), role, one.name, one.node, _learner_state(one), again]
+    return [str(one.number), role, one.name, one.node, describe_learner(one), again]
 
 
-def _learner_state(one: LearnerView) -> str:
+def describe_learner(one: LearnerView) -> str:
     """Return how the learner ended, with the reason if ffdl killed it; its state if it has not ended."""
     from ffdl_batch.domain.launch.learner_text import describe_end
 
@@ -128,7 +128,7 @@ def _row(job: JobView, attempt: AttemptView) -> list[str]:
         attempt.nodes or "N/A",
         format_time(attempt.created_at if attempt.submitted_at is None else attempt.submitted_at),
         format_time(attempt.ended_at),
-        _why(job, attempt),
+        why_attempt_ended(job, attempt),
         describe_checkpoint(attempt),
     ]
 
@@ -138,7 +138,7 @@ def _size(attempt: AttemptView) -> tuple[str, str]:
     return str(attempt.learners), "N/A" if batch is None else str(batch)
 
 
-def _why(job: JobView, attempt: AttemptView) -> str:
+def why_attempt_ended(job: JobView, attempt: AttemptView) -> str:
     """Return why the attempt ended. An interruption of a newer release is printed unchanged."""
     code = attempt.error_code if attempt.error_code != "000" else ""
     if not attempt.interruption:

@@ -169,8 +169,10 @@ class LogCalls(StreamCalls):
         tail: int | None = None,
         attempt: AttemptChoice = None,
         grep: Grep | None = None,
+        read: Mapping[tuple[int, int], int] | None = None,
     ) -> Generator[LogText]:
         """Yield the same lines as :meth:`logs` in bulk, for large logs: neighbouring lines with one time are one
-        value."""
+        value. `read` are the positions up to which lines were read before, by (attempt, learner)."""
+        query = LogQuery(segment(job_id), follow, learner, since, tail, attempt, grep, read or {})
         with closing(self._open_wire()) as wire:
-            yield from iterate_texts(wire, LogQuery(segment(job_id), follow, learner, since, tail, attempt, grep))
+            yield from iterate_texts(wire, query)

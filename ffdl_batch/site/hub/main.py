@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -68,7 +69,9 @@ def make_servers(hub: Hub, settings: HubSettings, shares: Shares) -> tuple[HubSe
     class Remote(RemoteProtocol):
         limits = HubLimits(shares.remote, proxies)
 
-    tls = {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if settings.certificate else {}
+    tls: dict[str, Any] = (
+        {"ssl_certfile": settings.certificate, "ssl_keyfile": settings.key} if settings.certificate else {}
+    )
     local = HubServer(uvicorn_config(hub, Local), shares.opening, TrustedProxies(()))
     return local, HubServer(uvicorn_config(_with_cors(hub, settings), Remote, **tls), shares.opening, proxies)
 

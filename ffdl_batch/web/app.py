@@ -1,0 +1,48 @@
+"""Assembles the application: routes, static files, and the guard around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from ffdl_batch.client import AsyncClient, ClientError
+from ffdl_batch.web.access import STATIC, Guard, Keys
+from ffdl_batch.web.actions import Actions
+from ffdl_batch.web.job_pages import JobPages
+from ffdl_batch.web.jobs import JobTable
+from ffdl_batch.web.logs import Logs
+from ffdl_batch.web.pages import Site
+
+
+def create_app(client: AsyncClient, keys: Keys, title: str) -> ASGIApp:
+    """Return the application for the daemon of `client`. `title` says whose it is."""
+    site = Site(client, title)
+    table, pages, logs, actions = JobTable(site), JobPages(site), Logs(site), Actions(site)
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, ClientError):
+            raise error
+        return site.render_error(request, error)
+
+    routes = [
+        Route("/", table.show),
+        Route("/live", table.live),
+        Route("/act", actions.act, methods=["POST"]),
+        Route("/compare", pages.compare),
+        Route("/compare/metrics.json", pages.compare_json),
+        Route("/jobs/{job_id}", pages.overview),
+        Route("/jobs/{job_id}/log", logs.show),
+        Route("/jobs/{job_id}/log/live", logs.live),
+        Route("/jobs/{job_id}/log/download", logs.download),
+        Route("/jobs/{job_id}/metrics", pages.metrics),
+        Route("/jobs/{job_id}/metrics.json", pages.metrics_json),
+        Route("/jobs/{job_id}/submitted", pages.submitted),
+        Mount(STATIC.rstrip("/"), StaticFiles(directory=Path(__file__).with_name("static"))),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={ClientError: on_error}), keys)

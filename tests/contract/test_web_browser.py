@@ -1,0 +1,261 @@
+"""The page of `ffdl web` in a real browser: Chromium, driven by Playwright. Screenshots go to build/web."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.contract.daemon_rig import LIMIT_S
+from tests.contract.test_daemon_logs import Desk, desk_in
+from tests.contract.web_rig import Page as Server
+from tests.contract.web_rig import page_of
+from tests.preloaded import ROOT
+
+TRAIN = """\
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))
+print("\\x1b[31mred\\x1b[0m <img src=x onerror=\\"document.title='hacked'\\">", flush=True)
+place = pathlib.Path(sys.argv[1])
+step = 0
+while True:
+    if place.with_name(f"{place.name}-step-{step}").exists():
+        print(f"step {step} loss={1 / (step + 1)}", flush=True)
+        step += 1
+    elif place.with_name(place.name + "-ends").exists():
+        break
+    time.sleep(0.05)
+print("last", flush=True)
+"""
+METRICS = """\
+evaluation_metrics:
+  type: regex_extractor
+  groups:
+    train:
+      regex: 'step (?P<step>\\d+) loss=(?P<loss>[0-9.]+)'
+      scalars: {{loss: {{type: FLOAT, value: $loss}}}}
+      etimes: {{iteration: {{type: INT, value: $step}}}}
+"""
+EVIL = "<img src=x onerror=document.title=1>"
+SHOTS = ROOT / "build" / "web"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    assert program, "Debian's chromium is not installed: tools/debian-packages.txt"
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = playwright.chromium.launch(executable_path=program, args=sandbox)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with desk_in(tmp_path, {"train.py": TRAIN}, max_jobs=3) as made:
+        yield made
+
+
+@pytest.fixture
+def server(desk: Desk) -> Iterator[Server]:
+    with page_of(desk, "--tcp", "0") as made:
+        yield made
+
+
+@pytest.fixture
+def tab(browser: Browser, server: Server) -> Iterator[Page]:
+    """A tab that has opened the one-time address. Every error of a script or of the policy fails the test."""
+    context = browser.new_context(base_url=f"http://localhost:{server.port}", viewport={"width": 1200, "height": 800})
+    context.set_default_timeout(LIMIT_S * 1000)
+    expect.set_options(timeout=LIMIT_S * 1000)
+    page = context.new_page()
+    troubles: list[str] = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda message: troubles.append(message.text) if "Content Security" in message.text else None)
+    page.goto(server.address)
+    yield page
+    context.close()
+    assert troubles == []
+
+
+def start(desk: Desk, name: str = "digits") -> str:
+    job_id = desk.submit(name, f"python3 train.py '{desk.base}/{name}'")
+    desk.await_state(job_id, "PROCESSING")
+    return job_id
+
+
+def row(tab: Page, job_id: str) -> str:
+    return tab.locator(f"tr#{job_id}").inner_text()
+
+
+def test_table_follows_jobs_and_notices_ends(desk: Desk, tab: Page) -> None:
+    expect(tab.get_by_text("No jobs yet")).to_be_visible()
+    job_id = desk.submit("digits", f"python3 train.py '{desk.base}/digits'")
+    expect(tab.locator(f"tr#{job_id} .state")).to_have_text("PROCESSING")
+    (desk.base / "digits-ends").touch()
+    expect(tab.locator(f"tr#{job_id} .state")).to_have_text("COMPLETED")
+    expect(tab.locator(".notice")).to_have_text("A job completed.")
+
+
+def test_table_keeps_selection_while_jobs_change_and_cancels_it(desk: Desk, tab: Page) -> None:
+    job_id = start(desk)
+    tab.locator(f"tr#{job_id} input").check()
+    other = desk.submit("other", "sleep 600")
+    expect(tab.locator(f"tr#{other} .state")).to_have_text("PROCESSING")
+    expect(tab.locator(f"tr#{job_id} input")).to_be_checked()
+    tab.get_by_role("button", name="Cancel").click()
+    expect(tab.get_by_role("heading")).to_have_text("Cancel 1 job or array?")
+    tab.get_by_role("button", name="Cancel").click()
+    expect(tab.locator("h1 .state")).to_have_text("CANCELLED")
+    tab.goto("/")
+    assert "PROCESSING" in row(tab, other)
+
+
+def test_job_is_halted_and_continued(desk: Desk, tab: Page) -> None:
+    job_id = start(desk)
+    tab.goto(f"/jobs/{job_id}")
+    tab.get_by_role("button", name="Halt").click()
+    tab.get_by_role("button", name="Halt").click()
+    expect(tab.locator("h1 .state")).to_have_text("HALTED")
+    tab.get_by_role("button", name="Continue").click()
+    tab.get_by_label("Time limit").fill("30:00")
+    tab.get_by_role("button", name="Continue").click()
+    expect(tab.locator("h1 .state")).to_have_text("PROCESSING")
+    expect(tab.get_by_role("row").filter(has_text=re.compile("^2"))).to_be_visible()
+
+
+def test_log_grows_and_ends(desk: Desk, tab: Page) -> None:
+    job_id = start(desk)
+    tab.goto(f"/jobs/{job_id}/log")
+    expect(tab.locator("#log .fg1")).to_have_text("red")
+    for step in range(3):
+        (desk.base / f"digits-step-{step}").touch()
+        expect(tab.locator("#log")).to_contain_text(f"step {step} loss")
+    (desk.base / "digits-ends").touch()
+    expect(tab.locator("#log")).to_contain_text("last")
+    expect(tab.locator("#log-end")).to_have_text("The log is complete.")
+    lines = [line.strip() for line in tab.locator("#log .line").all_inner_texts()]
+    assert [line.split()[0] for line in lines] == ["red", "step", "step", "step", "last"]
+    tab.get_by_label("Find in the whole log").fill("step 1")
+    tab.get_by_role("button", name="Find").click()
+    expect(tab.locator("#log .line")).to_have_count(1)
+
+
+def test_page_goes_on_after_restart_of_daemon(desk: Desk, tab: Page) -> None:
+    job_id = start(desk)
+    expect(tab.locator(f"tr#{job_id} .state")).to_have_text("PROCESSING")
+    (daemon,) = desk.site.processes
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    (desk.base / "digits-ends").touch()
+    desk.await_state(job_id, "COMPLETED")
+    expect(tab.locator(f"tr#{job_id} .state")).to_have_text("COMPLETED")
+
+
+def test_page_reports_end_of_its_server(server: Server, tab: Page) -> None:
+    expect(tab.get_by_text("No jobs yet")).to_be_visible()
+    server.end()
+    expect(tab.get_by_role("status")).to_have_text("ffdl web does not answer")
+
+
+def test_texts_of_users_are_no_markup(desk: Desk, tab: Page) -> None:
+    manifest = desk.base / "evil.yml"
+    manifest.write_text(
+        f"name: '{EVIL}'\nframework:\n  name: custom\n  version: python-numpy\n"
+        f"  command: python3 train.py '{desk.base}/evil'\ncpus: 1\nmemory: 100MB\n"
+        f"batch:\n  sweep: {{VALUE: ['{EVIL}', b]}}\n" + METRICS.format()
+    )
+    array = desk.run("submit", "--parsable", str(manifest), str(desk.base / "model")).strip()
+    first = next(job["id"] for job in desk_jobs(desk, array) if job["array_index"] == 0)
+    desk.await_state(first, "PROCESSING")
+    (desk.base / "evil-step-0").touch()
+    for path in (
+        "/", f"/?array={array}", f"/?text={EVIL}", f"/jobs/{first}", f"/jobs/{first}/log",
+        f"/jobs/{first}/log?text={EVIL}",
+        f"/jobs/{first}/metrics", f"/jobs/{first}/submitted", f"/compare?array={array}", f"/jobs/{EVIL}",
+    ):  # fmt: skip
+        tab.goto(path)
+        tab.wait_for_timeout(100)
+        assert tab.locator("img").count() == 0, path
+        assert "ffdl" in tab.title(), path
+
+
+def desk_jobs(desk: Desk, array: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(desk.run("list", "--json", "--array", array))["jobs"]
+    return found
+
+
+def test_metrics_are_drawn_and_can_be_read_without_scripts(
+    desk: Desk, server: Server, tab: Page, browser: Browser
+) -> None:
+    manifest = desk.base / "measured.yml"
+    manifest.write_text(
+        "name: measured\nframework:\n  name: custom\n  version: python-numpy\n"
+        f"  command: python3 train.py '{desk.base}/measured'\ncpus: 1\nmemory: 100MB\n" + METRICS.format()
+    )
+    for step in range(5):
+        (desk.base / f"measured-step-{step}").touch()
+    (desk.base / "measured-ends").touch()
+    job_id = desk.run("submit", "--parsable", str(manifest), str(desk.base / "model")).strip()
+    desk.await_state(job_id, "COMPLETED")
+    tab.goto(f"/jobs/{job_id}/metrics")
+    expect(tab.locator(".chart").first).to_contain_text("train/loss by iteration")
+    expect(tab.locator(".chart canvas").first).to_be_visible()
+    tab.get_by_label("Log scale").check()
+    tab.get_by_label("Smoothing").fill("0.9")
+    expect(tab.locator(".chart canvas").first).to_be_visible()
+    plain = browser.new_context(base_url=f"http://localhost:{server.port}", java_script_enabled=False)
+    plain.add_cookies(tab.context.cookies())  # type: ignore[arg-type]  # two types of one dictionary
+    try:
+        other = plain.new_page()
+        other.goto(f"/jobs/{job_id}/metrics")
+        expect(other.get_by_role("row").filter(has_text="train/loss")).to_contain_text("0.2")
+        other.goto(f"/jobs/{job_id}/log")
+        expect(other.locator("#log")).to_contain_text("step 4")
+    finally:
+        plain.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_and_fit_narrow_screens(desk: Desk, tab: Page, scheme: str) -> None:
+    job_id, failed = start(desk), desk.submit("fails", "python3 nothing.py")
+    desk.await_state(failed, "FAILED")
+    waiting = [desk.submit(f"waits-{number}", "sleep 600") for number in range(3)]
+    tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    pages = {
+        "jobs": "/", "job": f"/jobs/{job_id}", "failed": f"/jobs/{failed}", "waits": f"/jobs/{waiting[-1]}",
+        "log": f"/jobs/{job_id}/log", "metrics": f"/jobs/{job_id}/metrics", "submitted": f"/jobs/{job_id}/submitted",
+        "compare": f"/compare?id={job_id}&id={failed}", "error": "/jobs/training-000000000",
+    }  # fmt: skip
+    for name, path in pages.items():
+        tab.set_viewport_size({"width": 1200, "height": 800})
+        tab.goto(path)
+        tab.screenshot(path=SHOTS / f"{name}-{scheme}.png")
+        found = Axe().run(tab)
+        assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+        tab.set_viewport_size({"width": 380, "height": 700})
+        tab.screenshot(path=SHOTS / f"{name}-{scheme}-narrow.png")
+        wide = tab.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 380, f"{path} is {wide} pixels wide"
+
+
+def test_other_browsers_need_their_own_address(browser: Browser, server: Server, tab: Page) -> None:
+    expect(tab.get_by_role("heading", name="Jobs")).to_be_visible()
+    context = browser.new_context(base_url=f"http://localhost:{server.port}")
+    try:
+        stranger = context.new_page()
+        for path in ("/", server.address):
+            assert stranger.goto(path).status == 403  # type: ignore[union-attr]
+    finally:
+        context.close()

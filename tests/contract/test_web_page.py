@@ -1,0 +1,195 @@
+"""`ffdl web` over HTTP: a real daemon, local jobs, and no browser."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.daemon_rig import until
+from tests.contract.test_daemon_logs import Desk, desk_in
+from tests.contract.web_rig import Page, page_of
+
+TRAIN = """\
+import os, pathlib, sys, time
+print("\\x1b[31mred\\x1b[0m <script>alert(1)</script>", flush=True)
+for step in range(3):
+    print(f"step {step} loss={1 / (step + 1)}", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+print("last", flush=True)
+"""
+OTHER_UID = 65534
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    tmp_path.chmod(0o700)
+    with desk_in(tmp_path, {"train.py": TRAIN}, max_jobs=2) as made:
+        yield made
+
+
+@pytest.fixture
+def page(desk: Desk) -> Iterator[Page]:
+    with page_of(desk) as made:
+        made.sign_in()
+        yield made
+
+
+def start(desk: Desk, name: str) -> str:
+    job_id = desk.submit(name, f"python3 train.py '{desk.base}/{name}-ends'")
+    desk.await_state(job_id, "PROCESSING")
+    return job_id
+
+
+def test_page_prints_ssh_command_for_socket_that_only_user_can_open(desk: Desk) -> None:
+    with page_of(desk) as page:
+        assert f"ssh -N -L 8470:{page.socket} " in page.said
+        assert page.socket.stat().st_mode & 0o777 == 0o600
+        assert page.ask("/")[0] == 403, "without the cookie"
+        page.sign_in()
+        assert page.ask(page.address)[0] == 403, "the address works once"
+        status, text, _ = page.ask("/")
+        assert (status, "No jobs yet" in text) == (200, True)
+        second = subprocess.run(
+            [sys.executable, "-P", "-m", "ffdl_batch.web.main"], cwd="/", capture_output=True, text=True, check=False,
+            env={**desk.site.environment(), "XDG_RUNTIME_DIR": str(desk.base)},
+        )  # fmt: skip
+        assert (second.returncode, "another ffdl web serves the page" in second.stderr) == (75, True)
+        path = page.socket
+        assert page.end() == 0
+        assert not path.exists()
+
+
+def test_page_replaces_socket_of_server_that_was_killed(desk: Desk) -> None:
+    with page_of(desk) as killed:
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait()
+        assert killed.socket.exists()
+        with page_of(desk) as page:
+            page.sign_in()
+            assert page.ask("/")[0] == 200
+
+
+ASK = """\
+import encodings.idna, http.client, os, sys
+os.setuid(int(sys.argv[4]))
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
+connection.request("GET", sys.argv[2], headers={"Host": "localhost", "Cookie": sys.argv[3]})
+answer = connection.getresponse()
+print(answer.status, answer.read().decode())
+"""
+
+
+def ask_as(uid: int, port: int, path: str, cookie: str) -> str:
+    """What a program of that user gets from the page."""
+    argv = [sys.executable, "-I", "-S", "-c", ASK, str(port), path, cookie, str(uid)]
+    return subprocess.run(argv, cwd="/", capture_output=True, text=True, check=True).stdout
+
+
+@needs_root
+def test_port_gives_other_users_nothing(desk: Desk) -> None:
+    job_id = start(desk, "mine")
+    with page_of(desk, "--tcp", "0") as page:
+        page.sign_in()
+        assert job_id in ask_as(os.geteuid(), page.port, "/", page.cookie)
+        for path in ("/", f"/jobs/{job_id}", "/static/app.css", "/open?token=x"):
+            refused = ask_as(OTHER_UID, page.port, path, page.cookie)
+            assert refused.strip() == "403 This page belongs to another user."
+
+
+def test_overview_shows_job_and_escapes_its_texts(desk: Desk, page: Page) -> None:
+    job_id = start(desk, "digits")
+    renamed = desk.submit("'<b>&x'", "sleep 600")
+    status, text, headers = page.ask(f"/jobs/{job_id}")
+    assert status == 200
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert '<span class="state processing">PROCESSING</span>' in text
+    assert "<h2>Attempts</h2>" in text
+    assert "&lt;b&gt;&amp;x" in page.ask("/")[1]
+    assert "<b>&x" not in page.ask(f"/jobs/{renamed}")[1]
+    assert page.ask("/jobs/training-000000000")[0] == 404
+    assert "sleep 600" in page.ask(f"/jobs/{renamed}/submitted")[1]
+
+
+def test_table_filters_by_state_and_text_and_links_pages(
+    desk: Desk, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, waiting = start(desk, "alpha"), desk.submit("beta", "sleep 600")
+    desk.await_state(waiting, "PROCESSING")
+    later = desk.submit("gamma", "sleep 600")
+    desk.await_state(later, "QUEUED")
+    text = page.ask("/?state=PROCESSING")[1]
+    assert (running in text, waiting in text, later in text) == (True, True, False)
+    text = page.ask("/?text=ALPH")[1]
+    assert (running in text, waiting in text) == (True, False)
+    assert "No job matches" in page.ask("/?text=nothing")[1]
+    text = page.ask(f"/?after={later}")[1]
+    assert (running in text, later in text) == (True, False)
+
+
+def test_actions_ask_first_and_then_act(desk: Desk, page: Page) -> None:
+    job_id = start(desk, "digits")
+    other = desk.submit("other", "sleep 600")
+    form = [("verb", "cancel"), ("id", job_id), ("id", other)]
+    status, text, _ = page.ask("/act", form)
+    assert (status, "Cancel 2 jobs and arrays?" in text) == (200, True)
+    assert desk.show(other)["state"] != "CANCELLED"
+    status, _, headers = page.ask("/act", [*form, ("confirmed", "yes")])
+    assert (status, headers["Location"]) == (303, "/")
+    desk.await_state(job_id, "CANCELLED")
+    desk.await_state(other, "CANCELLED")
+    status, text, _ = page.ask("/act", [("verb", "resume"), ("id", job_id), ("confirmed", "yes")])
+    assert (status, job_id in text) == (409, True)
+    assert page.ask("/act", [("verb", "cancel")])[0] == 400
+    assert page.ask("/act", [("verb", "format"), ("id", job_id)])[0] == 400
+    assert page.ask("/act", form, headers={"Origin": "http://evil.example"})[0] == 403
+
+
+def test_halted_job_continues_with_other_resources(desk: Desk, page: Page) -> None:
+    job_id = start(desk, "digits")
+    page.ask("/act", [("verb", "halt"), ("id", job_id), ("confirmed", "yes")])
+    desk.await_state(job_id, "HALTED")
+    assert "GPUs of each learner" in page.ask("/act", [("verb", "resume"), ("id", job_id)])[1]
+    bad = page.ask("/act", [("verb", "resume"), ("id", job_id), ("confirmed", "yes"), ("gpus", "many")])
+    assert (bad[0], "number of GPUs" in bad[1]) == (409, True)
+    (desk.base / "digits-ends").touch()
+    status, _, headers = page.ask("/act", [("verb", "resume"), ("id", job_id), ("confirmed", "yes"), ("time", "30:00")])
+    assert (status, headers["Location"]) == (303, f"/jobs/{job_id}")
+    desk.await_state(job_id, "COMPLETED")
+    assert desk.show(job_id)["overrides"]["batch.time"] == "00:30:00"
+
+
+def test_log_page_shows_colours_finds_lines_and_downloads_all(desk: Desk, page: Page) -> None:
+    job_id = start(desk, "digits")
+    until(lambda: "step 2" in page.ask(f"/jobs/{job_id}/log")[1], "the log")
+    text = page.ask(f"/jobs/{job_id}/log")[1]
+    assert '<span class="fg1">red</span> &lt;script&gt;alert(1)&lt;/script&gt;' in text
+    found = page.ask(f"/jobs/{job_id}/log?text=STEP+1")[1]
+    assert ("step 1" in found, "step 2" in found) == (True, False)
+    (desk.base / "digits-ends").touch()
+    desk.await_state(job_id, "COMPLETED")
+    whole, headers = page.ask(f"/jobs/{job_id}/log/download")[1:]
+    assert whole.splitlines() == [
+        "\x1b[31mred\x1b[0m <script>alert(1)</script>", "step 0 loss=1.0", "step 1 loss=0.5",
+        "step 2 loss=0.3333333333333333", "last",
+    ]  # fmt: skip
+    assert headers["Content-Disposition"] == f'attachment; filename="{job_id}.log"'
+    live = page.ask(f"/jobs/{job_id}/log/live?read=")[1]
+    assert live.count("event: lines") >= 1
+    assert live.rstrip().endswith('data: ""')
+
+
+def test_page_says_that_daemon_is_away_and_goes_on_after_its_return(desk: Desk, page: Page) -> None:
+    job_id = start(desk, "digits")
+    (daemon,) = desk.site.processes
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    status, text, _ = page.ask(f"/jobs/{job_id}")  # starts the daemon again, as every command does
+    assert (status, job_id in text) == (200, True)
