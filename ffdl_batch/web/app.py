@@ -12,28 +12,32 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ffdl_batch.client import AsyncClient, ClientError
+from ffdl_batch.exit_handling import Stop
 from ffdl_batch.web.access import STATIC, Guard, Keys
 from ffdl_batch.web.actions import Actions
 from ffdl_batch.web.job_pages import JobPages
 from ffdl_batch.web.jobs import JobTable
 from ffdl_batch.web.logs import Logs
 from ffdl_batch.web.pages import Site
+from ffdl_batch.web.submitting import Submitting
 
 
 def create_app(client: AsyncClient, keys: Keys, title: str) -> ASGIApp:
     """Return the application for the daemon of `client`. `title` says whose it is."""
     site = Site(client, title)
-    table, pages, logs, actions = JobTable(site), JobPages(site), Logs(site), Actions(site)
+    table, pages, logs = JobTable(site), JobPages(site), Logs(site)
+    actions, submitting = Actions(site), Submitting(site)
 
     async def on_error(request: Request, error: Exception) -> Response:
-        if not isinstance(error, ClientError):
-            raise error
         return site.render_error(request, error)
 
     routes = [
         Route("/", table.show),
         Route("/live", table.live),
         Route("/act", actions.act, methods=["POST"]),
+        Route("/submit", submitting.show),
+        Route("/submit", submitting.submit, methods=["POST"]),
+        Route("/submit/check", submitting.check, methods=["POST"]),
         Route("/compare", pages.compare),
         Route("/compare/metrics.json", pages.compare_json),
         Route("/jobs/{job_id}", pages.overview),
@@ -45,4 +49,4 @@ def create_app(client: AsyncClient, keys: Keys, title: str) -> ASGIApp:
         Route("/jobs/{job_id}/submitted", pages.submitted),
         Mount(STATIC.rstrip("/"), StaticFiles(directory=Path(__file__).with_name("static"))),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={ClientError: on_error}), keys)
+    return Guard(Starlette(routes=routes, exception_handlers={ClientError: on_error, Stop: on_error}), keys)

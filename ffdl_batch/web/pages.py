@@ -15,7 +15,7 @@ from ffdl_batch import __version__
 from ffdl_batch.cli.render.formatting import format_elapsed, format_number, format_time
 from ffdl_batch.cli.render.job_list import began_at, elapsed_s, place_or_reason
 from ffdl_batch.cli.render.job_tables import describe_checkpoint, describe_learner, why_attempt_ended
-from ffdl_batch.client import AsyncClient, ClientError, RequestRefused, UnknownJob
+from ffdl_batch.client import AsyncClient, RequestRefused, UnknownJob
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.pending.evidence import alternative_text
@@ -42,8 +42,8 @@ class Site:
         text = template.render(site=self.title, path=request.url.path, query=request.url.query, **values)
         return HTMLResponse(text, status)
 
-    def render_error(self, request: Request, error: ClientError) -> Response:
-        """Return the page for a request that the daemon did not carry out."""
+    def render_error(self, request: Request, error: Exception) -> Response:
+        """Return the page for a request that the daemon did not carry out, or for a wrong configuration."""
         status = 404 if isinstance(error, UnknownJob) else 409 if isinstance(error, RequestRefused) else 503
         return self.render(request, "error.html", {"message": str(error)}, status)
 

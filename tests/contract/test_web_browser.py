@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,7 @@ def test_texts_of_users_are_no_markup(desk: Desk, tab: Page) -> None:
         "/", f"/?array={array}", f"/?text={EVIL}", f"/jobs/{first}", f"/jobs/{first}/log",
         f"/jobs/{first}/log?text={EVIL}",
         f"/jobs/{first}/metrics", f"/jobs/{first}/submitted", f"/compare?array={array}", f"/jobs/{EVIL}",
+        f"/submit?job={first}",
     ):  # fmt: skip
         tab.goto(path)
         tab.wait_for_timeout(100)
@@ -226,6 +228,29 @@ def test_metrics_are_drawn_and_can_be_read_without_scripts(
         plain.close()
 
 
+def test_editor_checks_as_one_types_and_submits_uploaded_archive(desk: Desk, tab: Page) -> None:
+    archive = desk.base / "model.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.write(desk.base / "model" / "train.py", "train.py")
+    tab.get_by_role("link", name="Submit", exact=True).click()
+    expect(tab.get_by_text("The manifest is valid.")).to_be_visible()
+    editor = tab.get_by_label("Manifest")
+    editor.fill("name: typed\nlearners: many\n")
+    expect(tab.locator(".findings .error").first).to_contain_text("line")
+    tab.get_by_role("link", name="line 2").first.click()
+    chosen = editor.evaluate("(e) => e.value.slice(e.selectionStart, e.selectionEnd)")
+    assert chosen == "learners: many"
+    editor.fill(
+        f"name: typed\nframework: {{name: custom, version: python-numpy, "
+        f"command: 'python3 train.py {desk.base}/typed'}}\n"
+        "cpus: 1\nmemory: 100MB\n"
+    )
+    expect(tab.get_by_text("The manifest is valid.")).to_be_visible()
+    tab.get_by_label("or a zip archive").set_input_files(archive)
+    tab.get_by_role("button", name="Submit").click()
+    expect(tab.locator("h1 .state")).to_have_text("PROCESSING")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_narrow_screens(desk: Desk, tab: Page, scheme: str) -> None:
     job_id, failed = start(desk), desk.submit("fails", "python3 nothing.py")
@@ -236,7 +261,7 @@ def test_pages_are_accessible_and_fit_narrow_screens(desk: Desk, tab: Page, sche
     pages = {
         "jobs": "/", "job": f"/jobs/{job_id}", "failed": f"/jobs/{failed}", "waits": f"/jobs/{waiting[-1]}",
         "log": f"/jobs/{job_id}/log", "metrics": f"/jobs/{job_id}/metrics", "submitted": f"/jobs/{job_id}/submitted",
-        "compare": f"/compare?id={job_id}&id={failed}", "error": "/jobs/training-000000000",
+        "compare": f"/compare?id={job_id}&id={failed}", "error": "/jobs/training-000000000", "submit": "/submit",
     }  # fmt: skip
     for name, path in pages.items():
         tab.set_viewport_size({"width": 1200, "height": 800})

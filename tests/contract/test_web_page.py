@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -184,6 +185,35 @@ def test_log_page_shows_colours_finds_lines_and_downloads_all(desk: Desk, page: 
     live = page.ask(f"/jobs/{job_id}/log/live?read=")[1]
     assert live.count("event: lines") >= 1
     assert live.rstrip().endswith('data: ""')
+
+
+def test_form_checks_plans_and_submits_as_commands_do(desk: Desk, page: Page) -> None:
+    text = (
+        "name: typed\r\nframework:\r\n  name: custom\r\n  version: python-numpy\r\n"
+        f"  command: python3 train.py '{desk.base}/typed-ends'\r\ncpus: 1\r\nmemory: 100MB\r\n"
+    )
+    assert "name: my-training" in page.ask("/submit")[1]
+    assert "The manifest is valid." in page.ask("/submit/check", [("manifest", text)])[1]
+    found = page.ask("/submit/check", [("manifest", text.replace("cpus: 1", "cpu: 1") + "learners: <b>\r\n")])[1]
+    assert ('<li class="warning">' in found, '<li class="error">' in found, 'data-line="8"' in found) == (
+        True,
+        True,
+        True,
+    )
+    form = [("manifest", text), ("model", str(desk.base / "model"))]
+    status, plan, _ = page.ask("/submit", [*form, ("plan", "yes")])
+    assert (status, "Plan: nothing was submitted" in plan, "train.py" in plan) == (200, True, True)
+    assert json.loads(desk.run("list", "--json"))["jobs"] == []
+    status, refused, _ = page.ask("/submit", [("manifest", text), ("model", str(desk.base / "nothing"))])
+    assert (status, "nothing" in refused, "name: typed" in refused) == (422, True, True)
+    assert page.ask("/submit", [("manifest", text)])[0] == 422
+    assert page.ask("/submit", [("manifest", "name: x\nlearners: many\n"), form[1]])[0] == 422
+    status, _, headers = page.ask("/submit", form)
+    job_id = headers["Location"].removeprefix("/jobs/")
+    assert status == 303
+    desk.await_state(job_id, "PROCESSING")
+    again = page.ask(f"/submit?job={job_id}")[1]
+    assert "name: typed" in again
 
 
 def test_page_says_that_daemon_is_away_and_goes_on_after_its_return(desk: Desk, page: Page) -> None:

@@ -171,3 +171,29 @@ function followLog(log) {
 }
 const log = document.querySelector("#log");
 if (log) followLog(log);
+
+// The editor: findings as one types, and lines that findings lead to.
+function edit(manifest) {
+  const findings = document.getElementById("findings");
+  let timer = 0;
+  const check = async () => {
+    const answer = await fetch(findings.dataset.check, { method: "POST", body: new URLSearchParams({ manifest: manifest.value }) });
+    if (answer.ok) findings.innerHTML = await answer.text();
+  };
+  manifest.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => check().catch(() => say("ffdl web does not answer")), 400);
+  });
+  findings.addEventListener("click", (event) => {
+    const line = Number(event.target.dataset?.line);
+    if (!line) return;
+    event.preventDefault();
+    const lines = manifest.value.split("\n");
+    const start = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+    manifest.focus();
+    manifest.setSelectionRange(start, start + (lines[line - 1] ?? "").length);
+    manifest.scrollTop = Math.max(0, (line - 5) * parseFloat(getComputedStyle(manifest).lineHeight));
+  });
+}
+const manifest = document.getElementById("manifest");
+if (manifest) edit(manifest);
