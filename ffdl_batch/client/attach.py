@@ -58,6 +58,8 @@ READY_S = 90.0
 END_S = 15.0
 """Maximum time for the helper to end its processes."""
 _FULL_S = 2.0
+_LOOK_S = 1.0
+"""Interval at which a helper that has not started looks whether it was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class Link(Protocol):
 
     def error_output(self) -> str:
         """Return the end of its standard error output."""
+        ...
+
+    def interrupt(self, *, can_write: bool) -> None:
+        """Begin to end the helper, so that a thread that reads from it sees the end. `can_write` as for `close`."""
         ...
 
     def close(self, *, can_write: bool) -> None:
@@ -131,13 +137,18 @@ class ChildProcess:
         self._error_output.seek(0)
         return self._error_output.read(1 << 16).decode("utf-8", "replace")
 
-    def close(self, *, can_write: bool) -> None:
+    def interrupt(self, *, can_write: bool) -> None:
         """See :class:`Link`."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
         if can_write:
             self._process.stdin.close()
         else:  # the helper no longer reads
             self._process.kill()
+
+    def close(self, *, can_write: bool) -> None:
+        """See :class:`Link`."""
+        assert self._process.stdout is not None
+        self.interrupt(can_write=can_write)
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -168,6 +179,14 @@ class Helper:
         if can_write:
             self._lock.release()
 
+    def interrupt(self) -> None:
+        """End the helper and its command, while another thread waits for them. That thread gets RequestRefused."""
+        self._over.set()
+        can_write = self._lock.acquire(timeout=_FULL_S)
+        self._link.interrupt(can_write=can_write)
+        if can_write:
+            self._lock.release()
+
     @property
     def descriptor(self) -> int:
         """The descriptor that frames are read from. If it is readable, :meth:`take` does not wait."""
@@ -191,7 +210,11 @@ class Helper:
         end = time.monotonic() + READY_S
         while True:
             left_s = max(0.0, end - time.monotonic())
-            if not self._frames and not _is_readable(self._link.source, left_s):
+            if not self._frames and not _is_readable(self._link.source, min(left_s, _LOOK_S)):
+                if self._over.is_set():
+                    _refuse("the command was cancelled before it started")
+                if left_s > _LOOK_S:
+                    continue
                 _refuse(
                     f"nothing can be started beside the learner within {READY_S:g} s{self._last_error_output()}",
                     "the scheduler may be busy or away; try again",

@@ -71,6 +71,10 @@ class FunctionFailed(ClientError):
     """A function's job ended without a result: it failed before or after the function, or was cancelled or halted."""
 
 
+class FileTooLarge(ClientError):
+    """A file was not copied because it has more bytes than the caller permits."""
+
+
 class SubmissionWarning(UserWarning):
     """A warning of a submission. The text begins with the id of the submitted job, except for a warning about a large
     model, which comes before the submission."""

@@ -1,12 +1,14 @@
 """Forward a TCP port of this machine to a port of a running learner, through a helper beside it.
 
 In the learner, python3 runs the source of :mod:`ffdl_batch.client.port_streams`. Only users who may run commands in the
-learner can therefore forward its ports.
+learner can therefore forward its ports. Programs of other users on this machine can reach the local port, so their
+connections are refused.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import sys
@@ -24,6 +26,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import Problem
 from ffdl_batch.domain.launch.attach_protocol import ERRORS, EXIT, INPUT, OUTPUT, PIECE_BYTES
 from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.host.users import read_loopback_uid, user_name
 
 if TYPE_CHECKING:
     from ffdl_batch.client.attach import Helper
@@ -45,6 +48,7 @@ def forward(helper: Helper, listener: socket.socket, report: Callable[[str], Non
     waiting: SimpleQueue[bytes] = SimpleQueue()  # bounded by the windows of the connections
     threading.Thread(target=_send_all, args=(helper, waiting), name="port forward", daemon=True).start()
     streams = Streams(waiting.put, report=lambda text: report(printable(text)))
+    refused: set[int | None] = set()
     while True:
         poll = select.poll()
         poll.register(helper.descriptor, select.POLLIN)
@@ -53,13 +57,27 @@ def forward(helper: Helper, listener: socket.socket, report: Callable[[str], Non
         numbers = streams.register(poll)
         ready = dict(poll.poll(0 if helper.has_frames else None))
         if ready.pop(listener.fileno(), 0):
-            streams.accept(listener.accept()[0])
+            connection = listener.accept()[0]
+            uid = read_loopback_uid(connection)
+            if uid == os.getuid():
+                streams.accept(connection)
+            else:
+                connection.close()
+                if uid not in refused:
+                    report(_refusal(uid))
+                refused.add(uid)
         if ready.pop(helper.descriptor, 0) or helper.has_frames:
             status = _take(helper, streams)
             if status is not None:
                 return status
         for descriptor, events in ready.items():
             streams.serve(numbers[descriptor], events)
+
+
+def _refusal(uid: int | None) -> str:
+    if uid is None:
+        return "a connection was refused, because its user is not known"
+    return f"a connection of another user of this machine was refused: {user_name(uid)}"
 
 
 def _take(helper: Helper, streams: Streams) -> int | None:

@@ -15,8 +15,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ffdl_batch.client.api import Client
+from ffdl_batch.client.errors import ClientError
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import Problem
 
 if TYPE_CHECKING:
+    from ffdl_batch.client.attach import Helper
     from ffdl_batch.client.connection.daemon_start import Dialling
     from ffdl_batch.client.connection.http_client import Wire
 
@@ -25,10 +29,13 @@ _END = object()
 
 
 class _InterruptibleClient(Client):
-    """A client whose requests another thread can interrupt."""
+    """A client whose calls another thread can interrupt."""
+
+    _progress_s = 1.0
 
     def __init__(self, dialling: Dialling) -> None:
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._helpers: weakref.WeakSet[Helper] = weakref.WeakSet()
         self._lock, self._is_interrupted = threading.Lock(), False
         super().__init__(dialling=dialling)
 
@@ -40,11 +47,28 @@ class _InterruptibleClient(Client):
                 wire.interrupt()
         return wire
 
+    def open_helpers(self, job_id: str, learner: int | None = None) -> Iterator[Helper]:
+        for helper in super().open_helpers(job_id, learner):
+            with self._lock:
+                self._helpers.add(helper)
+                is_interrupted = self._is_interrupted
+            if is_interrupted:
+                helper.interrupt()
+            yield helper
+
+    def _progressed(self) -> None:
+        if self._is_interrupted:
+            raise ClientError(Problem("S302", "the copy was cancelled", int(ExitCode.FAILED)))
+
     def interrupt(self) -> None:
+        """End what the client waits for: requests, commands in learners, copies of files."""
         with self._lock:
             self._is_interrupted = True
-            for wire in list(self._wires):
+            wires, helpers = list(self._wires), list(self._helpers)
+            for wire in wires:
                 wire.interrupt()
+        for helper in helpers:
+            helper.interrupt()
 
 
 class _Worker:

@@ -16,7 +16,7 @@ from ffdl_batch.domain.sbatch.values import EXPEDITE
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
-from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence, locate, path_text, walk
+from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Scalar, Sequence, locate, path_text, walk
 from ffdl_batch.manifest.finding_log import FindingLog
 from ffdl_batch.manifest.models.batch import BatchBlock, ElasticBlock, IdleBlock, ManifestBlock
 from ffdl_batch.manifest.models.ffdl import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
@@ -251,11 +251,16 @@ def name_sources(root: Mapping, manifest: ManifestBlock) -> dict[str, str]:
     return sources
 
 
-def name_lines(root: Mapping) -> dict[str, int]:
-    """Return the line of each value by its place; 0 for a value of an option. Elements of a sweep are left out."""
-    places = (place for _, place in walk(root) if place and place[:2] != ("batch", "sweep"))
-    origins = {path_text(place): locate(root, place)[0] for place in places}
-    return {path: 0 if origin.option else origin.mark.line for path, origin in origins.items()}
+def name_lines(root: Mapping) -> dict[str, int | str]:
+    """Return the line of each value by its place, or the option that gives it; 0 for a block that an option begins.
+    Elements of a sweep are left out."""
+    found: dict[str, int | str] = {}
+    for node, place in walk(root):
+        if place and place[:2] != ("batch", "sweep"):
+            origin = locate(root, place)[0]
+            option = origin.option if isinstance(node, Scalar) else 0
+            found[path_text(place)] = option if origin.option else origin.mark.line
+    return found
 
 
 def _sources_below(path: str, node: Node) -> dict[str, str]:

@@ -51,6 +51,6 @@ class Parsed:
     redacted_text: str
     """The manifest with the values of credentials replaced by ``***``, which is safe to keep; "" if the manifest could
     not be read, because its secrets are then unknown."""
-    lines: Mapping[str, int] = field(default_factory=dict)
-    """Place of each value that the manifest gives → its line; 0 if an option of the command gives it. The elements of a
-    sweep have none."""
+    lines: Mapping[str, int | str] = field(default_factory=dict)
+    """Place of each value that the manifest gives → its line, or the option or variable that gives it. The elements of
+    a sweep have none."""

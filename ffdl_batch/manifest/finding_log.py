@@ -14,7 +14,8 @@ MAX_FINDINGS = 100
 
 @dataclass(slots=True)
 class FindingLog:
-    """Findings about one manifest named `file`. Set `root` as soon as there is a tree."""
+    """Findings about one manifest named `file`. Set `root` as soon as there is a tree. Without a name, findings have no
+    lines, because the user wrote no text of the manifest."""
 
     file: str
     root: Node = field(default_factory=lambda: Mapping({}, Origin(Mark(1, 1))))
@@ -26,7 +27,8 @@ class FindingLog:
         """In the order of the manifest's lines; what has no line comes first."""
         ordered = sorted(self._findings, key=lambda f: (f.line or 0, f.column or 0))
         if self._left_out:
-            ordered.append(Finding(Severity.NOTE, f"{self._left_out} more findings are not shown", file=self.file))
+            text = f"{self._left_out} more findings are not shown"
+            ordered.append(Finding(Severity.NOTE, text, file=self.file or None))
         return tuple(ordered)
 
     @property
@@ -53,6 +55,9 @@ class FindingLog:
             self._keep(Finding(severity, message, cure or None, path=at.option))
             return
         path = path_text(place) or None
+        if not self.file:
+            self._keep(Finding(severity, message, cure or None, path=path))
+            return
         self._keep(Finding(severity, message, cure or None, self.file, at.mark.line, at.mark.column, path))
 
     def option(self, severity: Severity, name: str, message: str, cure: str = "") -> None:
@@ -62,7 +67,8 @@ class FindingLog:
     def unreadable(self, error: Unreadable) -> None:
         """The text could not be read."""
         line, column = (error.mark.line, error.mark.column) if error.mark is not None else (None, None)
-        self._keep(Finding(Severity.ERROR, error.message, error.cure or None, self.file, line, column))
+        at = (self.file, line, column) if self.file else (None, None, None)
+        self._keep(Finding(Severity.ERROR, error.message, error.cure or None, *at))
 
     def _keep(self, finding: Finding) -> None:
         if finding in self._findings:

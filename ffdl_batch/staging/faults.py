@@ -26,6 +26,7 @@ _CURES = {
     FaultClass.CORRUPT: "store the object again, and do not write it while it is read",
     FaultClass.REFUSED: "ask the administrators of the store or of this machine",
     FaultClass.UNREADABLE: "make it readable, or leave it out",
+    FaultClass.TOO_LARGE: "copy it without a limit of its size",
     FaultClass.TASK: "correct the store's settings",
     FaultClass.INTERNAL: "this is a fault of the platform: report it to its administrators",
     FaultClass.LIBRARY: "install the named extra of ffdl-batch on this machine",

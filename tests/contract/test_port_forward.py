@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.host.users import user_name
 from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S
 from tests.contract.test_daemon_logs import Desk, desk_in
@@ -132,6 +135,42 @@ def test_port_forward_reports_refused_connection_and_serves_the_next(desk: Desk,
             assert made.stderr.readline() == b"ffdl: port 1 of learner 1: Connection refused\n"
         made.send_signal(signal.SIGINT)
         assert made.wait(LIMIT_S) == 130
+
+
+def test_port_forward_refuses_other_users_of_the_machine(desk: Desk, lone: str, port: int) -> None:
+    argv, pipe = [*FFDL, "port-forward", lone, f"0:{port}"], subprocess.PIPE
+    with preloaded.Popen(argv, env=desk.site.environment(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as made:
+        assert made.stdout is not None and made.stderr is not None
+        try:
+            local = int(made.stdout.readline().split()[1].rpartition(b":")[2])
+            answers = [(ask_as_other(local), ask(local, b"net\n")[:4]) for _ in range(3)]
+        finally:
+            made.send_signal(signal.SIGINT)
+        errors = made.stderr.read().decode().splitlines()
+    assert answers == [(b"", b"net:")] * 3
+    why = f"a connection of another user of this machine was refused: {user_name(OTHER_UID)}"
+    assert errors.count(f"ffdl: port {port} of learner 1: {why}") == 1, "each user is reported once"
+
+
+OTHER_UID = pwd.getpwnam("nobody").pw_uid
+ASK_AS = """\
+import os, socket, sys
+uid, port = map(int, sys.argv[1:])
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+connection = socket.socket(); connection.connect(("127.0.0.1", port))
+try:
+    connection.sendall(b"net\\n")
+    connection.shutdown(socket.SHUT_WR)
+    sys.stdout.buffer.write(connection.recv(100))
+except OSError:  # it was closed before all was sent
+    pass
+"""
+
+
+def ask_as_other(port: int) -> bytes:
+    """The answer that a process of another user gets; none if the connection is closed."""
+    argv = [sys.executable, "-I", "-c", ASK_AS, str(OTHER_UID), str(port)]
+    return preloaded.run(argv, cwd="/", capture_output=True, check=True, timeout=LIMIT_S).stdout
 
 
 def test_port_forward_ends_with_learner(desk: Desk) -> None:

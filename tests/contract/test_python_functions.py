@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import pytest
 from ffdl_batch import AsyncClient, Client
 from ffdl_batch.client import FunctionFailed, FunctionHandle, InputUnusable, RemoteTraceback, WaitTimedOut
 from ffdl_batch.client.functions import function_handle, function_runner
+from ffdl_batch.domain.data.staging_protocol import Progress, write_line
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 
 OTHER_PYTHON = """#!/bin/sh
@@ -50,6 +52,26 @@ def client(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
             monkeypatch.setenv(name, value)
     with Client(site.socket, start=False) as client:
         yield client
+
+
+def wait_long() -> None:
+    """Keep the learner."""
+    threading.Event().wait()
+
+
+def running_with(word: str) -> list[int]:
+    """The processes that have the word in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            if word in path.read_text(errors="replace"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def children() -> set[int]:
+    """The child processes of the test's process."""
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
 
 
 class Unfit(Exception):
@@ -183,6 +205,57 @@ def test_async_stream_ends_with_its_task_and_with_its_loop(site: Site, client: C
     until(lambda: set(threading.enumerate()) <= before, "the threads to end")
 
 
+def test_cancelled_exec_ends_its_command_and_its_helper(site: Site, client: Client) -> None:
+    job = client.submit_function(wait_long, backend="local", cpus=0.1)
+    for event in client.events(job.id, follow=True):
+        if event.state == "PROCESSING":
+            break
+
+    async def main() -> None:
+        async with AsyncClient(site.socket, start=False) as twin:
+            call = asyncio.create_task(twin.exec(job.id, ["sleep", "4321.25"]))
+            while not running_with("4321.25"):
+                await asyncio.sleep(0.05)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    before, helpers = set(threading.enumerate()), children()
+    asyncio.run(main())
+    until(lambda: not running_with("4321.25"), "the command in the learner to end")
+    until(lambda: children() <= helpers, "the helper to end")
+    until(lambda: set(threading.enumerate()) <= before, "the threads to end")
+    assert client.exec(job.id, ["echo", "again"]).stdout == b"again\n"
+    job.cancel()
+    job.wait(timeout_s=300)
+
+
+def test_cancelled_download_ends_its_program(
+    site: Site, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client.submit_function(len, "abc", backend="local")
+    assert job.result(timeout_s=300) == 3
+    program = tmp_path / "hangs-4321.5"
+    line = write_line(Progress(0, 1, 0, 1, 0.0)).strip()
+    program.write_text(f"#!/bin/sh\nwhile echo '{line}'; do sleep 0.05; done\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def main() -> None:
+        async with AsyncClient(site.socket, start=False) as twin:
+            call = asyncio.create_task(twin.download(job.id, tmp_path / "into"))
+            while not running_with(program.name):
+                await asyncio.sleep(0.05)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    before = set(threading.enumerate())
+    asyncio.run(main())
+    until(lambda: not running_with(program.name), "the program that copies to end")
+    until(lambda: set(threading.enumerate()) <= before, "the threads to end")
+
+
 class Planted:
     """A value whose unpickling leaves a file."""
 
@@ -212,7 +285,7 @@ def test_result_that_job_did_not_sign_is_not_unpickled(client: Client, tmp_path:
 
 def test_result_larger_than_maximum_is_not_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_handle, "MAX_RESULT_BYTES", 1000)
-    with pytest.raises(FunctionFailed, match=r"the result has \d+ bytes; the maximum is 1000"):
+    with pytest.raises(FunctionFailed, match="the result has more than 1000 bytes, the maximum"):
         client.submit_function(bytes, 2000, backend="local").result(timeout_s=300)
 
 

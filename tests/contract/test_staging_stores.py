@@ -18,7 +18,7 @@ from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.host.fast_dataclass import dataclass
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.serving import serving, serving_files
-from tests.staging_rig import MIB, StagingRig, rig
+from tests.staging_rig import MIB, Outcome, StagingRig, rig
 
 __all__ = ["rig"]
 NOISE = random.Random(10).randbytes(3 * MIB + 9)
@@ -141,6 +141,34 @@ def test_http_store_downloads_whole_file_without_ranges_and_lengths(rig: Staging
     assert outcome.done.files == 1
     assert len(outcome.of(Retry)) == (1 if cut_at > 0 else 0)
     assert rig.files() == {"big": NOISE}
+
+
+@pytest.mark.parametrize("has_lengths", [True, False])
+def test_download_of_file_above_limit_ends_before_it_is_written_whole(
+    rig: StagingRig, web: Web, has_lengths: bool
+) -> None:
+    """A server may not tell the size before."""
+    web.has_ranges = web.has_lengths = has_lengths
+    store = replace(StoreAddress(StoreKind.HTTP, f"http://127.0.0.1:{web.port}/set"), options={"timeout_s": "60"})
+    status = rig.start(rig.task(store=store, prefix="big", most_file_bytes=MIB)).wait(120)
+    outcome = Outcome(status, rig.said())
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (72, FaultClass.TOO_LARGE, "S302")
+    assert f"the maximum is {MIB}" in outcome.failed.message
+    assert "big" not in rig.files()
+    assert sum(map(len, rig.files().values())) <= MIB
+    assert rig.run(rig.task(store=store, prefix="big", most_file_bytes=len(NOISE))).done.files == 1
+
+
+def test_download_of_file_of_directory_above_limit_copies_nothing(rig: StagingRig, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "small").write_bytes(b"1")
+    with (tmp_path / "there" / "sparse").open("wb") as file:
+        file.truncate(64 << 20)
+    store = StoreAddress(StoreKind.FILE, container=str(tmp_path / "there"))
+    outcome = rig.run(rig.task(store=store, only=("sparse",), most_file_bytes=MIB))
+    assert (outcome.failed.class_, f"it has {64 << 20} bytes" in outcome.failed.message) == (FaultClass.TOO_LARGE, True)
+    assert rig.files() == {}
+    assert rig.run(rig.task(store=store, only=("small",), most_file_bytes=MIB)).done.files == 1
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def _missing(name: str, number: int, nodes: Sequence[NodeShape]) -> list[Finding
         return [refusal(_FIELD, f"no node here has {name!r}; {_offer(nodes)}", code="C104")]
     if number > most:
         message = f"{number} {name} per learner, but no node here has more than {most}"
-        return [refusal(_FIELD, message, "use more learners with fewer each", "C104")]
+        return [refusal(_FIELD, message, f"ask for at most {most} for each learner", "C104")]
     return []
 
 

@@ -8,6 +8,7 @@ from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionSh
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.learner_layout import Gang, Load, Part, largest, lay_out, members_of, parts_of
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
+from ffdl_batch.domain.launch.attach_protocol import INTERACTIVE_COMMAND
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size, format_time_limit
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -161,7 +162,10 @@ def _check_nodes(spec: JobSpec, part: Part, generic: Generic, groups: Sequence[G
         message = (
             f"{counted(each.gpus, 'GPU')}{kind} {part.per_learner('gpus')}, but no node {here} has more than {gpus}"
         )
-        yield refusal(part.path("gpus"), message, "use more learners with fewer GPUs each", "C104")
+        cure = f"ask for at most {gpus}"
+        if spec.framework.command != INTERACTIVE_COMMAND:
+            cure += ", or use more learners with fewer GPUs each"
+        yield refusal(part.path("gpus"), message, cure, "C104")
     if each.cpus > cpus:
         message = f"{each.cpus} CPUs {_whose(spec, part, 'cpus')}, but no node {here} has more than {cpus}"
         yield refusal(part.path("cpus"), message, _cure(spec, part, "cpus"), "C104")

@@ -125,7 +125,7 @@ def _build(given: Mapping[str, Any], manner: Manner) -> Submission:
     left = {name: value for name, value in wanted.environment_options.items() if name not in _REFUSED}
     manifest = manifest_for(INTERACTIVE_COMMAND, given, name="interactive", batch=BATCH)
     wanted = replace(wanted, environment_options=left, expected=Expected.JOB)
-    (submission,) = build_submissions([], "", wanted, manifest, "the interactive job")
+    (submission,) = build_submissions([], "", wanted, manifest)
     return submission
 
 

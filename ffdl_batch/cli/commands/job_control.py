@@ -11,9 +11,11 @@ import click
 from ffdl_batch.cli.arrays import describe_array, exit_code_of, is_array, resumable_jobs
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.options.output import json_option
+from ffdl_batch.cli.options.selection import read_states
 from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.job_messages import REQUESTED, print_outages, report_end, report_not_kept
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.exit_handling import complain, detachable
 from ffdl_batch.option_types import Number, WholeNumber
 
@@ -222,19 +224,32 @@ def _cancel(client: Client, job_id: str, *, is_silent: bool, as_json: bool) -> t
 @click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--timeout", "timeout_s", type=Number(0), metavar="SECONDS", help="Maximum time to wait.")
+@click.option(
+    "--for", "wanted", metavar="STATES", help="Wait until each job is in one of these states, such as RUNNING, or ends."
+)
 @json_option("Print JSON, one line per job.")
-def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
+def wait(job_ids: Sequence[str], timeout_s: float | None, wanted: str | None, as_json: bool) -> int:
     """Wait until jobs, or all jobs of an array, have ended.
 
-    The exit code is that of the job, the largest one of several jobs, or 124 after --timeout.
+    The exit code is that of the job, the largest one of several jobs, or 124 after --timeout. With --for, it is 0 if
+    each job was in one of the states.
     """
     from ffdl_batch.client.api import job_exit_code
 
+    states = () if wanted is None else read_states([wanted], "--for")
+    if wanted is not None and not states:
+        raise click.BadParameter("name the states, such as RUNNING", param_hint="--for")
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     code = 0
     with open_client() as client, detachable(job_ids, f"ffdl wait {' '.join(job_ids)}"):
         for job_id in job_ids:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if states:
+                members = [job.id for job in client.arrays.elements(job_id)] if is_array(job_id) else [job_id]
+                for member in members:
+                    code = max(code, _await_state(client, member, states, deadline))
+                    _print_job(client.get(member), as_json=as_json)
+                continue
             if is_array(job_id):
                 array = client.arrays.wait(job_id, left)
                 code = max(code, exit_code_of(client.arrays.elements(job_id)))
@@ -246,3 +261,18 @@ def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
             if not as_json:
                 report_not_kept(job)
     return code
+
+
+def _await_state(client: Client, job_id: str, states: Sequence[str], deadline: float | None) -> int:
+    """Wait until the job is in one of the states, and return 0; its exit code, or 1, if it ends before. Raises
+    WaitTimedOut."""
+    from ffdl_batch.client.api import job_exit_code
+
+    after = max((event.seq for event in client.events(job_id)), default=0)
+    if client.get(job_id).state in states:
+        return 0
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    for event in client.events(job_id, follow=True, after=after, timeout_s=left):
+        if event.state in states:
+            return 0
+    return job_exit_code(client.get(job_id)) or int(ExitCode.FAILED)

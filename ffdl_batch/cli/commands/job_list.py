@@ -9,24 +9,13 @@ from click.core import ParameterSource
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.options.output import json_option
+from ffdl_batch.cli.options.selection import read_states
 from ffdl_batch.cli.render.formatting import print_json, read_moment
 from ffdl_batch.cli.render.job_list import print_jobs
 from ffdl_batch.cli.render.job_messages import SEEN, print_database_outage, print_outages
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.domain.terminal_text import quoted
 from ffdl_batch.exit_handling import complain
 from ffdl_batch.option_types import WholeNumber
-
-_RUNNING = ("DOWNLOADING", "PROCESSING", "STORING")
-_SLURM_STATES = {
-    "RUNNING": _RUNNING,
-    "R": _RUNNING,
-    "PD": ("PENDING", "DEPLOYING", "QUEUED"),
-    "CD": ("COMPLETED",),
-    "F": ("FAILED",),
-    "CA": ("CANCELLED",),
-}
-"""The states that a name of squeue's stands for."""
 
 
 @click.command("list")
@@ -84,7 +73,9 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     is_default = click.get_current_context().get_parameter_source("limit") is ParameterSource.DEFAULT
     if array and is_default:
         limit = MAX_LISTED
-    which = JobFilter(read_states(states), name, since, min(limit + 1, MAX_LISTED), all_users, array, disk=disk)
+    which = JobFilter(
+        read_states(states, "--state"), name, since, min(limit + 1, MAX_LISTED), all_users, array, disk=disk
+    )
     with open_client() as client:
         found = client.list(which)
         if array and not found:
@@ -100,24 +91,3 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
         return
     hidden = [head for head, is_wanted in (("USER", all_users), ("DISK", disk)) if not is_wanted]
     print_jobs(jobs, hidden=hidden, header=not noheader, wide=wide)
-
-
-def read_states(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the states of ``-t A,b -t c``; none for 'all', which means no restriction, as in squeue.
-
-    Slurm's names for several states are replaced by them.
-    """
-    from ffdl_batch.domain.job_state import JobState
-
-    names = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
-    if "ALL" in names:
-        return ()
-    known = {state.value: (state.value,) for state in JobState}
-    found: list[str] = []
-    for name in names:
-        if name not in known and name not in _SLURM_STATES:
-            raise click.BadParameter(
-                f"{quoted(name)} is not a state; states are {', '.join(known)}, RUNNING", param_hint="--state"
-            )
-        found += known.get(name) or _SLURM_STATES[name]
-    return tuple(dict.fromkeys(found))

@@ -35,8 +35,9 @@ def port_forward(job_id: str, ports: tuple[int, int], learner: int) -> int:
 
     Example: ffdl port-forward training-0a1b2c3d4 8888
 
-    Only programs on this machine can connect (127.0.0.1). Without LOCAL, the local port has the same number; 0 selects
-    a free port. The program in the learner can listen on 127.0.0.1, at any network level. The image needs python3.
+    Only your own programs on this machine can connect (127.0.0.1). Without LOCAL, the local port has the same number; 0
+    selects a free port. The program in the learner can listen on 127.0.0.1, at any network level. The image needs
+    python3.
     """
     from ffdl_batch.client.port_forward import forward, listen, request_for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +22,38 @@ if TYPE_CHECKING:
 
     Lines = TypeVar("Lines", LogLine, LogText)
 
+_RUNNING = ("DOWNLOADING", "PROCESSING", "STORING")
+_SLURM_STATES = {
+    "RUNNING": _RUNNING,
+    "R": _RUNNING,
+    "PD": ("PENDING", "DEPLOYING", "QUEUED"),
+    "CD": ("COMPLETED",),
+    "F": ("FAILED",),
+    "CA": ("CANCELLED",),
+}
+"""The states that a name of squeue's stands for."""
 _NUMBER = re.compile("[1-9][0-9]{0,8}", re.ASCII)
+
+
+def read_states(texts: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return the states of ``-t A,b -t c`` of `option`; none for 'all', which means no restriction, as in squeue.
+
+    Slurm's names for several states are replaced by them.
+    """
+    from ffdl_batch.domain.job_state import JobState
+
+    names = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
+    if "ALL" in names:
+        return ()
+    known = {state.value: (state.value,) for state in JobState}
+    found: list[str] = []
+    for name in names:
+        if name not in known and name not in _SLURM_STATES:
+            raise click.BadParameter(
+                f"{quoted(name)} is not a state; states are {', '.join(known)}, RUNNING", param_hint=option
+            )
+        found += known.get(name) or _SLURM_STATES[name]
+    return tuple(dict.fromkeys(found))
 
 
 def read_attempt(ctx: click.Context, param: click.Parameter, value: str | None) -> AttemptChoice:

@@ -211,10 +211,8 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
     )
 
 
-def build_submissions(
-    manifests: Sequence[str], digest: str, wanted: Wanted, wrapped: str = "", name: str = "--wrap"
-) -> list[Submission]:
-    """Return a submission for each manifest, or for `wrapped`, the text of a manifest that messages call `name`.
+def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted, wrapped: str = "") -> list[Submission]:
+    """Return a submission for each manifest, or for `wrapped`, the text of a manifest that no user wrote.
 
     Raises if any cannot be read. Disables core dumps, because the submissions contain secrets."""
     from ffdl_batch.client.submissions.manifest_source import read_manifest
@@ -223,6 +221,6 @@ def build_submissions(
 
     forbid_core_dumps()
     if wrapped:
-        return [build_submission(replace(read_manifest(wrapped), name=name), digest, wanted)]
+        return [build_submission(replace(read_manifest(wrapped), name=""), digest, wanted)]
     # As paths: Python callers may pass a text of several lines, and a file name must not be taken for a text.
     return [build_submission(read_manifest(Path(manifest)), digest, wanted) for manifest in manifests]

@@ -74,6 +74,8 @@ def _print_alternatives(found: Sequence[Alternative], trial: Foretold | None) ->
 
 
 LAUNCH = "launch.json"
+_WRAPPED = "--wrap"
+"""The name of a manifest that no user wrote."""
 _NAME = re.compile(r"\w+")
 
 
@@ -99,9 +101,9 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
         if manner.as_json:
             more: dict[str, object] = {} if outlook is None else {"outlook": outlook}
             sent = {"bytes": archive.size, "sha256": archive.digest, "left_out": archive.left_out}
-            print_json({"manifest": submission.manifest_name, "plan": view, "model": sent, **more})
+            print_json({"manifest": submission.manifest_name or _WRAPPED, "plan": view, "model": sent, **more})
         elif in_full or not trial:
-            print_plan(view, submission.manifest_name, archive.describe())
+            print_plan(view, submission.manifest_name or _WRAPPED, archive.describe())
         if outlook is not None and not manner.as_json:
             _section("when it may start")
             print_outlook(outlook)
@@ -113,10 +115,10 @@ def print_outlooks(client: Client, submissions: Sequence[Submission], model: str
     for submission in _with_model(submissions, model, manner)[0]:
         outlook = client.outlook(submission)
         if manner.as_json:
-            print_json({"manifest": submission.manifest_name, "outlook": outlook})
+            print_json({"manifest": submission.manifest_name or _WRAPPED, "outlook": outlook})
             continue
         if len(submissions) > 1:
-            _section(f"when {submission.manifest_name} may start")
+            _section(f"when {submission.manifest_name or _WRAPPED} may start")
         print_outlook(outlook, mark="")
     return 0
 

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from ffdl_batch.client.attach import Helper
     from ffdl_batch.client.stores.job_files import Copy
 
-_SELDOM_S = 3600.0
-"""Interval of progress reports, which this client ignores."""
-
 
 class FileCalls(StreamCalls):
     """Calls that copy the output of a job, and run commands inside its learners."""
 
     _dialling: Dialling
+    _progress_s = 3600.0
+    """Interval at which a copy calls :meth:`_progressed`."""
+
+    def _progressed(self) -> None:
+        """Raise an exception to end the copy."""
 
     @abstractmethod
     def open_helpers(self, job_id: str, learner: int | None = None) -> Iterator[Helper]:
@@ -53,12 +55,12 @@ class FileCalls(StreamCalls):
         self._copy(Copy(self._job_output().find(job_id, kind, attempt), directory, force, only=tuple(only)))
         return directory
 
-    def _read_results(self, job_id: str, names: Sequence[str], directory: Path) -> None:
+    def _read_results(self, job_id: str, names: Sequence[str], directory: Path, most_bytes: int) -> None:
         """Copy some files of the results into a temporary directory, and keep no state elsewhere. Raises as
-        :meth:`download`."""
+        :meth:`download`, and FileTooLarge for a file of more than `most_bytes`."""
         from ffdl_batch.client.stores.job_files import Copy
 
-        copy = Copy(self._job_output().find(job_id), directory, only=tuple(names))
+        copy = Copy(self._job_output().find(job_id), directory, only=tuple(names), most_file_bytes=most_bytes)
         self._copy(copy, {"XDG_CACHE_HOME": str(directory / ".cache")})
 
     def _job_output(self) -> JobOutput:
@@ -71,7 +73,7 @@ class FileCalls(StreamCalls):
 
         dialling = self._dialling
         place = place_of(dialling.way(), {**dialling.environ, **(variables or {})}, dialling.state_dir)
-        bring_output(self._job_output(), copy, place, lambda _: None, _SELDOM_S)
+        bring_output(self._job_output(), copy, place, lambda _: self._progressed(), self._progress_s)
 
     def exec(self, job_id: str, command: Sequence[str], *, learner: int = 1) -> subprocess.CompletedProcess[bytes]:
         """Run a command inside a running learner, as ``ffdl exec`` does, and return its exit status and output.

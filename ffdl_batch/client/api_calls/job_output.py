@@ -14,16 +14,30 @@ from ffdl_batch.attempt.directory_tree import Directories
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.client.api_calls.requests import read_answer, segment
 from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
-from ffdl_batch.client.errors import ClientError, DaemonUnreachable
+from ffdl_batch.client.errors import ClientError, DaemonUnreachable, FileTooLarge
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, fault_code
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import LEFT_OUT, UNREADABLE, OutputView, Problem, SupportPart
+from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.file_attributes import inner_target, set_permissions, shown, write_sparse
 from ffdl_batch.staging.faults import NAMED, UNREAD_CURE, Skip, unread_text
-from ffdl_batch.staging.object_names import parts_of
+from ffdl_batch.staging.object_names import is_wanted, parts_of
 
 MOST_NOTES = 100
 """Maximum number of unreadable files that are reported one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Which files of an output are written."""
+
+    only: tuple[str, ...] = ()
+    """Patterns of their names; () for all."""
+    most_bytes: int = 0
+    """The maximum size of each; 0 = no limit."""
+
+
+_ALL = FileLimits()
 
 
 class JobOutput:
@@ -51,20 +65,21 @@ class JobOutput:
         into: Path,
         report: Callable[[int], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
+        limits: FileLimits = _ALL,
     ) -> int:
         """Receive the directory's files from the daemon. Return their number. `report` gets the bytes received so far,
         and `note` gets a sentence about each entry that is left out: links that lead out of the directory, pipes,
         sockets and devices.
 
-        Raises DaemonUnreachable if the connection breaks, OutputIncomplete after all other files are written if the
-        daemon could not read some, and OSError. Nothing is written outside of `into`.
+        Raises DaemonUnreachable if the connection breaks, FileTooLarge, OutputIncomplete after all other files are
+        written if the daemon could not read some, and OSError. Nothing is written outside of `into`.
         """
         wire = self._open()
         path = _path(output.job_id, output.kind, output.attempt or None, "/files")
         try:
             request = Request("GET", path, job_id=output.job_id, timeout_s=STREAM_SILENCE_S)
             pieces = _Pieces(wire.pieces(request), report)
-            return _unpack(pieces, into, (output.directory, *output.roots), note)
+            return _unpack(pieces, into, (output.directory, *output.roots), note, limits)
         except (ConnectionError, tarfile.TarError) as error:
             raise DaemonUnreachable(f"the files of {output.job_id} broke off: {error}", "try again") from error
         finally:
@@ -86,15 +101,15 @@ def _incomplete(unread: list[str]) -> OutputIncomplete:
     return OutputIncomplete(Problem(code, message, int(ExitCode.FAILED), UNREAD_CURE))
 
 
-def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[[str], None]) -> int:
+def _unpack(
+    pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[[str], None], limits: FileLimits = _ALL
+) -> int:
     count, modes, unread = 0, list[tuple[tuple[str, ...], int]](), list[str]()
     with (
         tarfile.open(fileobj=cast(BinaryIO, pieces), mode="r|") as archive,
         Directories(str(into), 0o777, unlock=True) as tree,
     ):
-        for entry in archive:
-            if _is_mark(entry, unread, note):
-                continue
+        for entry in _wanted(archive, limits, unread, note):
             try:
                 parts = parts_of(entry.name, is_key=False)
             except Skip as why:
@@ -123,6 +138,19 @@ def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[
     if unread:
         raise _incomplete(unread)
     return count
+
+
+def _wanted(
+    archive: tarfile.TarFile, limits: FileLimits, unread: list[str], note: Callable[[str], None]
+) -> Iterator[tarfile.TarInfo]:
+    """Yield the entries to write. Raises FileTooLarge."""
+    for entry in archive:
+        if _is_mark(entry, unread, note) or not (entry.isdir() or is_wanted(entry.name, limits.only)):
+            continue
+        if limits.most_bytes and entry.size > limits.most_bytes:
+            why = f"{shown(entry.name)} has {entry.size} bytes; the maximum is {limits.most_bytes}"
+            raise FileTooLarge(Problem(fault_code(FaultClass.TOO_LARGE, Direction.IN), why, int(ExitCode.FAILED)))
+        yield entry
 
 
 def _is_mark(entry: tarfile.TarInfo, unread: list[str], note: Callable[[str], None]) -> bool:

@@ -43,6 +43,12 @@ class AttachStream:
         """Return the end of the helper's standard error output."""
         return str(self._end.get("errors", ""))
 
+    def interrupt(self, *, can_write: bool) -> None:
+        """End the stream, so that a thread that reads from it sees the end. The daemon then ends the helper."""
+        del can_write
+        with suppress(OSError):  # the other end has closed it
+            self._near.shutdown(socket.SHUT_RDWR)
+
     def close(self, *, can_write: bool) -> None:
         """Close the connection: the daemon then ends the helper. `can_write` is not needed: closing does not wait."""
         del can_write

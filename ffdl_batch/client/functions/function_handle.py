@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, NoReturn, TypeVar, cast
 
-from ffdl_batch.client.errors import FunctionFailed, InputUnusable, RequestRefused, UnknownJob
+from ffdl_batch.client.errors import FileTooLarge, FunctionFailed, InputUnusable, RequestRefused, UnknownJob
 from ffdl_batch.client.functions import function_runner
 from ffdl_batch.client.handles import JobHandle
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -64,8 +64,11 @@ class FunctionHandle(JobHandle, Generic[R]):
         job = self.wait(timeout_s)
         with tempfile.TemporaryDirectory(prefix="ffdl-result-") as directory:
             try:
-                self.client._read_results(self.id, [_RESULT], Path(directory))
+                self.client._read_results(self.id, [_RESULT], Path(directory), MAX_RESULT_BYTES)
                 outcome, payload = self._open(Path(directory) / _RESULT, job)
+            except FileTooLarge as error:
+                cure = "write large values into files in $RESULT_DIR, and copy them with download()"
+                _fail(job, f"the result has more than {MAX_RESULT_BYTES} bytes, the maximum", error, cure)
             except (FileNotFoundError, RequestRefused) as error:
                 if isinstance(error, UnknownJob):
                     raise
@@ -76,9 +79,6 @@ class FunctionHandle(JobHandle, Generic[R]):
 
     def _open(self, path: Path, job: JobView) -> tuple[Mapping[str, str], bytes]:
         """Return the outcome and the pickled value of a signed file. Raises FunctionFailed."""
-        if (size := path.stat().st_size) > MAX_RESULT_BYTES:
-            cure = "write large values into files in $RESULT_DIR, and copy them with download()"
-            _fail(job, f"the result has {size} bytes; the maximum is {MAX_RESULT_BYTES}", cure=cure)
         data = path.read_bytes()
         start = len(function_runner.MAGIC)
         signature, body = data[start : start + _SIGNED], data[start + _SIGNED :]

@@ -49,6 +49,8 @@ class Copy:
     parallel: int = 8
     only: tuple[str, ...] = ()
     """Patterns of the files to copy; () for all."""
+    most_file_bytes: int = 0
+    """The maximum size of a file; 0 = no limit."""
 
 
 def bring_output(output: JobOutput, copy: Copy, place: OwnPlace, report: Report, each_s: float) -> Done:
@@ -59,7 +61,16 @@ def bring_output(output: JobOutput, copy: Copy, place: OwnPlace, report: Report,
     with _source(output, copy, place, report) as (access, prefix, memory):
         roots = (copy.output.directory, *copy.output.roots)
         asked = Move(
-            Direction.IN, access, prefix, copy.directory, copy.only, copy.replaces, copy.parallel, roots, memory
+            Direction.IN,
+            access,
+            prefix,
+            copy.directory,
+            copy.only,
+            copy.replaces,
+            copy.parallel,
+            roots,
+            copy.most_file_bytes,
+            memory,
         )
         return move(asked, report, each_s, place.environ)
 
@@ -89,7 +100,7 @@ def _source(calls: JobOutput, copy: Copy, place: OwnPlace, report: Report) -> It
     files that the daemon sends, which is removed afterwards. Raises OutputIncomplete afterwards if the daemon could not
     read all files.
     """
-    from ffdl_batch.client.api_calls.job_output import OutputIncomplete
+    from ffdl_batch.client.api_calls.job_output import FileLimits, OutputIncomplete
     from ffdl_batch.client.stores.credentials import Access, of_job
     from ffdl_batch.client.stores.transfers import transfers_dir
 
@@ -115,7 +126,8 @@ def _source(calls: JobOutput, copy: Copy, place: OwnPlace, report: Report) -> It
         sent.mkdir(mode=0o700, parents=True)
         incomplete: OutputIncomplete | None = None
         try:
-            calls.bring(output, sent, progressed, lambda what: report(Note(what)))
+            limits = FileLimits(() if output.name else copy.only, copy.most_file_bytes)
+            calls.bring(output, sent, progressed, lambda what: report(Note(what)), limits)
         except OutputIncomplete as error:
             incomplete = error
         yield Access(replace(directory, container=str(sent)), {}), output.name, memory

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ffdl_batch.client.errors import ClientError
+from ffdl_batch.client.errors import ClientError, FileTooLarge
 from ffdl_batch.client.stores.credentials import Access
 from ffdl_batch.domain.data.staging_protocol import (
     Direction,
@@ -69,6 +69,8 @@ class Move:
     replaces: bool = True
     parallel: int = 8
     roots: tuple[str, ...] = ()
+    most_file_bytes: int = 0
+    """The maximum size of a file; 0 = no limit."""
     memory: str = ""
     """The name of its journal; "" for a name from its source and target."""
 
@@ -83,7 +85,8 @@ class Move:
 
 
 def move(move: Move, report: Callable[[Line], None], each_s: float, environ: Mapping[str, str]) -> Done:
-    """Move the files. `report` gets the program's lines, with progress each `each_s`. Raises TransferFailed.
+    """Move the files. `report` gets the program's lines, with progress each `each_s`. Raises TransferFailed,
+    FileTooLarge.
 
     Ctrl-C ends the program. What has moved is not moved again.
     """
@@ -131,6 +134,7 @@ def _run(move: Move, state: Path, report: Callable[[Line], None], each_s: float,
             parallel=move.parallel,
             rate_line_s=each_s,
             replaces=move.replaces,
+            most_file_bytes=move.most_file_bytes,
         )
         with _in_memory(encode_task(task)) as written:
             # Imports must not depend on the current directory or, in our own commands, on PYTHONPATH.
@@ -164,6 +168,8 @@ def _follow(
     if isinstance(last, Done):
         return last
     if isinstance(last, Failed):
+        if last.class_ is FaultClass.TOO_LARGE:
+            raise FileTooLarge(Problem(last.code, last.message, int(ExitCode.FAILED)))
         cure = "" if has_credentials or last.class_ is not FaultClass.CREDENTIALS else _WITHOUT
         raise _failed(last.code, last.message, _EXIT.get(last.class_, ExitCode.FAILED), cure)
     code = fault_code(FaultClass.INTERNAL, direction)

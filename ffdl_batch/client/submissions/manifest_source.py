@@ -78,7 +78,7 @@ def read_manifest(source: str | Path | Mapping[str, object]) -> ManifestText:
     Raises :class:`InputUnusable`: exit code 66 if it cannot be read, 78 if it is too large or not text.
     """
     if isinstance(source, Mapping):
-        return ManifestText(_as_yaml(source), "manifest", _here())
+        return ManifestText(_as_yaml(source), "", _here())
     if isinstance(source, str) and "\n" in source:
         return ManifestText(source, "manifest", _here())
     name = "standard input" if str(source) == "-" else str(source)

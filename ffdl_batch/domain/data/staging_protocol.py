@@ -85,6 +85,8 @@ class StageTask:
     replaces: bool = True
     """Whether local files that this task has not brought, and that differ from the store, are replaced (IN only); if
     not, one such file prevents the transfer."""
+    most_file_bytes: int = 0
+    """The maximum size of a file; if one is larger, the task fails (IN only). 0 = no limit."""
     tries: int = 5
     pause_s: float = 1.0
     """The first pause before another try; each one is twice as long as the one before."""
@@ -142,6 +144,8 @@ class FaultClass(str, Enum):
     """The store or this machine refuses it, and would refuse it again."""
     UNREADABLE = "unreadable"
     """Local files may not be read by their own user (OUT only). All others are stored."""
+    TOO_LARGE = "too_large"
+    """A file has more bytes than the task permits (IN only)."""
     TASK = "task"
     LIBRARY = "library"
     INTERNAL = "internal"
@@ -154,6 +158,7 @@ EXIT_STATUS: Mapping[FaultClass, int] = {
     FaultClass.LIBRARY: 69,
     FaultClass.INTERNAL: 70,
     FaultClass.UNREADABLE: 71,
+    FaultClass.TOO_LARGE: 72,
     FaultClass.FULL: 73,
     FaultClass.NETWORK: 75,
     FaultClass.REFUSED: 76,

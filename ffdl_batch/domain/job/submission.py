@@ -58,7 +58,7 @@ class Submission:
     manifest: str
     """Its text."""
     manifest_name: str
-    """For messages."""
+    """For messages. If it is empty, the user wrote no text of the manifest, so messages have no lines."""
     base_dir: str
     """Relative paths of the manifest start here."""
     archive: str

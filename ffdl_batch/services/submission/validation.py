@@ -53,8 +53,8 @@ class Candidate:
     secrets: Mapping[str, str]
     """The values of secrets in the submission, by name. They are written only to a file of mode 0600."""
     manifest_name: str
-    lines: Mapping[str, int]
-    """Place of each value that the manifest gives → its line; 0 if an option of the command gives it."""
+    lines: Mapping[str, int | str]
+    """Place of each value that the manifest gives → its line, or the option that gives it; 0 = neither is known."""
 
     @property
     def is_later(self) -> bool:
@@ -252,9 +252,16 @@ def _placed(candidate: Candidate, warning: str) -> str:
 
 
 def locate(candidate: Candidate, finding: Finding) -> Finding:
-    """Return `finding` with the line of its field, or of the nearest enclosing block in the manifest."""
+    """Return `finding` with the option that gives its field, or with the line of its field or of the nearest enclosing
+    block in the manifest."""
     if finding.file is not None or finding.path is None:
         return finding
+    option = candidate.lines.get(finding.path)
+    if isinstance(option, str):
+        return dataclasses.replace(finding, path=option, message=finding.message.removeprefix(f"{option}: "))
     ends = [len(finding.path), *(found.start() for found in reversed(list(re.finditer(r"[.\[]", finding.path))))]
     lines = (candidate.lines[finding.path[:end]] for end in ends if finding.path[:end] in candidate.lines)
-    return dataclasses.replace(finding, file=candidate.manifest_name, line=next(lines, None) or None)
+    line = next((found for found in lines if not isinstance(found, str)), None)
+    if not candidate.manifest_name:
+        return finding
+    return dataclasses.replace(finding, file=candidate.manifest_name, line=line or None)

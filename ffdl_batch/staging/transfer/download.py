@@ -188,7 +188,15 @@ class Download:
         self._forget(half)
         self._run.reporter.retry(f"{shown(half.item.key)}: {_reason(why)}; it is read again", 0)
 
+    def _check_size(self, item: Item, size: int) -> None:
+        """Raise Fault if a file of this size is too large."""
+        most = self._run.task.most_file_bytes
+        if most and size > most:
+            has = f"has {size} bytes" if size == item.size else "has more bytes"
+            raise Fault(FaultClass.TOO_LARGE, f"it {has}; the maximum is {most}", item.key)
+
     def _open(self, name: str, item: Item, *, is_new: bool) -> PartialFile:
+        self._check_size(item, item.size)
         parts = parts_of(name)
         temporary = part_name(parts[-1])
         version = f"{item.etag} {item.size} {item.mtime}"
@@ -264,6 +272,7 @@ class Download:
 
     def _write(self, half: PartialFile, data: bytes, at: int) -> None:
         """Write data. Blocks of zeros become holes, if the file has its size already."""
+        self._check_size(half.item, at + len(data))
         try:
             (write_all if half.item.size == UNKNOWN else write_sparse)(half.file, data, at)
         except OSError as error:

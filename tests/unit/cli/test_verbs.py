@@ -215,6 +215,21 @@ def test_wait_exits_with_job_exit_status_or_124_after_timeout(job: FakeDaemon) -
     assert (late.returncode, late.stderr) == (124, f"ffdl: {JOB} is PROCESSING after 0 s and continues\n")
 
 
+def test_wait_for_state_returns_in_that_state_or_with_exit_status_of_ended_job(job: FakeDaemon) -> None:
+    job.jobs[JOB] = make_job(JOB)
+    done = run(FFDL, "wait", "--for", "RUNNING", JOB, daemon=job)
+    assert (done.returncode, done.stdout) == (0, f"{JOB} PROCESSING\n")
+    late = run(FFDL, "wait", "--for", "storing", "--timeout", "0", JOB, daemon=job)
+    assert (late.returncode, late.stderr) == (
+        124, f"ffdl: {JOB} has not ended, and nothing has happened to it in time\n")  # fmt: skip
+    job.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=1.0)
+    assert run(FFDL, "wait", "--for", "PROCESSING,STORING", JOB, daemon=job).returncode == 1
+    assert run(FFDL, "wait", "--for", "CD", JOB, daemon=job).returncode == 0
+    for wrong in ("NONSENSE", "", "all"):
+        refused = run(FFDL, "wait", "--for", wrong, JOB, daemon=job)
+        assert (refused.returncode, "Error: --for: " in refused.stderr) == (2, True), refused.stderr
+
+
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
 def test_cancel_continues_after_unknown_job_id(job: FakeDaemon, verb: str) -> None:
     job.jobs[JOB] = make_job(JOB)

@@ -231,11 +231,11 @@ def test_batch_notify_reads_events_of_text_and_list(events: str, read_events: tu
     assert batch(f"{{notify: {{events: {events}}}}}").notify.events == read_events
 
 
-def test_lines_of_manifest_name_members_and_leave_out_options() -> None:
+def test_lines_of_manifest_name_members_and_options() -> None:
     text = f"{MINIMAL}batch:\n  partition: a\n  slurm:\n    args:\n    - --exclusive\n    - --contiguous\n"
     lines = parse(text, {"partition": "b"}).lines
     assert {path: lines[path] for path in ("batch", "batch.slurm.args[1]", "batch.partition", "framework.name")} == {
-        "batch": 4, "batch.slurm.args[1]": 9, "batch.partition": 0, "framework.name": 3
+        "batch": 4, "batch.slurm.args[1]": 9, "batch.partition": "--partition", "framework.name": 3
     }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.client.api_calls.job_output import OutputIncomplete, _Pieces, _unpack
+from ffdl_batch.client.api_calls.job_output import FileLimits, OutputIncomplete, _Pieces, _unpack
+from ffdl_batch.client.errors import FileTooLarge
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.domain.job.job import AttemptEnd, Job
@@ -236,6 +237,27 @@ def test_archive_output_contains_files_links_directories_and_modes_and_follows_n
     one = b"".join(archive_output(OutputView("j", "model", "COMPLETED", directory=str(tmp_path), name="block")))
     with tarfile.open(fileobj=io.BytesIO(one)) as archive:
         assert archive.getnames() == ["block"]
+
+
+def test_unpacked_archive_has_only_wanted_files_within_the_limit(tmp_path: Path) -> None:
+    source = tmp_path / "s"
+    (source / "deep").mkdir(parents=True)
+    for name, size in (("function.result", 100), ("large", 5000), ("deep/function.result", 5000)):
+        (source / name).write_bytes(b"x" * size)
+
+    def unpack(limits: FileLimits) -> list[str]:
+        target = tmp_path / "t"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        pieces = archive_output(OutputView("j", "results", "COMPLETED", directory=str(source)))
+        _unpack(_Pieces(pieces, lambda size: None), target, (), list[str]().append, limits)
+        return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+
+    assert unpack(FileLimits(("function.result",), 100)) == ["function.result"]
+    assert unpack(FileLimits(("*result",))) == ["deep/function.result", "function.result"]
+    for limits in (FileLimits(most_bytes=4999), FileLimits(("function.result",), 99)):
+        with pytest.raises(FileTooLarge, match=f"the maximum is {limits.most_bytes}"):
+            unpack(limits)
 
 
 @pytest.mark.usefixtures("bound_by_modes")

@@ -14,6 +14,8 @@ from sqlalchemy import text
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.sbatch.begin_time import read_absolute
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerMissing
+from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
+from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_batch.services.refusals import Refused
 from ffdl_batch.services.secrets.user_secrets import set_secret
 from ffdl_batch.services.submission.dry_run import DRY_RUN_ID, plan_submission
@@ -85,7 +87,11 @@ def test_submit_warning_of_backend_names_manifest_line_of_field(site: Site) -> N
     (result,) = submit(
         site.platform.storage, site.platform.adapters, site.platform.store_checks, site.caller, [submission]
     )
-    assert result.warnings[-4:] == ("manifest.yml:8:1: warning: batch.signal: no", *said[1:])
+    assert result.warnings[-4:] == (
+        "manifest.yml:8:1: warning: batch.signal: no",
+        "warning: --comment: no",
+        *said[2:],
+    )
     planned = plan_submission(
         site.platform.storage,
         site.platform.adapters,
@@ -149,6 +155,41 @@ def test_submit_names_the_line_of_the_member(site: Site, batch: str, line: int, 
     set_secret(site.platform.storage, "a", "value")
     (finding,) = site.problem("k", f"{MANIFEST}batch:\n{batch}").findings
     assert (finding.file, finding.line, finding.path) == ("manifest.yml", line, path)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "refused", "shown"),
+    [
+        ({"options": {"nice": "abc"}}, "batch.slurm.args[0]", "--nice: 'abc' is odd", "--nice: 'abc' is odd"),
+        ({"options": {"exclusive": "a"}}, "batch.slurm.args[0]", "--exclusive: 'a' is odd", "--exclusive: 'a' is odd"),
+        ({"environment_options": {"SBATCH_PARTITION": "p"}}, "batch.partition", "no 'p'", "SBATCH_PARTITION: no 'p'"),
+        ({"options": {"partition": "p"}}, "batch.partition", "no 'p'", "--partition: no 'p'"),
+        ({"options": {"gpus": "9"}}, "gpus", "no node has more than 4", "--gpus: no node has more than 4"),
+    ],
+)
+def test_submit_names_the_option_that_the_backend_refuses(
+    site: Site, monkeypatch: pytest.MonkeyPatch, given: dict[str, dict[str, str]], field: str, refused: str, shown: str
+) -> None:
+    """Backends know the keys of manifests only."""
+
+    def refuse(_: LaunchRequest) -> LaunchPlan:
+        raise RequestRefused([refusal(field, refused)])
+
+    monkeypatch.setattr(site.scheduler, "plan", refuse)
+    (finding,) = site.problem("k", MANIFEST, **given).findings
+    assert str(finding) == f"error: {shown}"
+
+
+def test_submit_names_option_with_time_that_does_not_exist(site: Site) -> None:
+    (finding,) = site.problem("k", options={"begin": "02/29/27"}).findings
+    assert (finding.file, finding.path) == (None, "--begin")
+
+
+def test_submit_names_keys_without_lines_in_manifest_that_no_user_wrote(site: Site) -> None:
+    text = f"{MANIFEST}gpuz: 3\nbatch:\n  begin: 02/29/27\n"
+    warning, error = map(str, site.problem("k", text, manifest_name="").findings)
+    assert warning == "warning: gpuz: this key is not known and is ignored (did you mean gpus?)"
+    assert error.startswith("error: batch.begin: '02/29/27' is not a time")
 
 
 @pytest.mark.parametrize("offsets", [((0, 90_000),), ((0,),), ((0, 0),) * 1001])

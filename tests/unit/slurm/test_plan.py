@@ -12,6 +12,7 @@ from ffdl_batch.domain.backend_facts import BackendFacts, NodeShape, PartitionSh
 from ffdl_batch.domain.job.elastic import Elastic
 from ffdl_batch.domain.job.job import JobId, Token, attempt_token
 from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.launch.attach_protocol import INTERACTIVE_COMMAND
 from ffdl_batch.domain.launch.launch_file import TEMPLATE, Succession, decode, succeed
 from ffdl_batch.domain.launch.limits import LeadFrom
 from ffdl_batch.domain.quantity import UNLIMITED_S, WHOLE_NODE
@@ -222,6 +223,19 @@ def test_plan_rejects_impossible_resources_and_invalid_batch_options_with_field_
     (finding,) = error.value.findings
     assert finding.path == field
     assert field != "learners" or finding.code == "C104"
+
+
+@pytest.mark.parametrize(
+    ("command", "cure"),
+    [("python3 x", "ask for at most 4, or use more learners with fewer GPUs each"),
+     (INTERACTIVE_COMMAND, "ask for at most 4")],
+)  # fmt: skip
+def test_plan_suggests_more_learners_only_if_job_may_have_several(command: str, cure: str) -> None:
+    asked = request(small(gpus=5))
+    spec = replace(asked.spec, framework=replace(asked.spec.framework, command=command))
+    with pytest.raises(InvalidRequest) as error:
+        make_plan(replace(asked, spec=spec), SlurmSettings())
+    assert [finding.cure for finding in error.value.findings] == [cure]
 
 
 def test_plan_rejects_job_without_image() -> None:
