@@ -20,7 +20,7 @@ SUITE ?= sid
 
 MAKE_VENV = $(PYTHON) tools/make_venv.py --venv $(VENV) --extras examples,test,lint,docs
 # What builds the package is locked too, for pip's --no-build-isolation.
-LOCKED_EXTRAS = functions postgres tensorboard s3 gcs http swift fsspec sftp ssh plots parquet debug kubernetes oidc elastic
+LOCKED_EXTRAS = functions tui postgres tensorboard s3 gcs http swift fsspec sftp ssh plots parquet debug kubernetes oidc elastic
 LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pyproject.toml --quiet --universal \
 	--python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' \
 	--constraint constraints.txt

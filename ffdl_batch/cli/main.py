@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("show:show", "Show everything about a job."),
     "logs": ("logs:logs", "Show the learners' output."),
     "loglines": ("logs:loglines", "Show the learners' output with line numbers, as FfDL does."),
+    "tui": ("tui:tui", "Show your jobs in the terminal, and follow them."),
     "web": ("web:web", "Serve a page with your jobs to a browser."),
     "metrics": ("metrics:metrics", "Show what jobs measured, as a table or curves."),
     "emetrics": ("emetrics:emetrics", "Show a learner's metrics by record, as FfDL does."),

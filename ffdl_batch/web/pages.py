@@ -16,12 +16,12 @@ from ffdl_batch.cli.render.formatting import format_elapsed, format_number, form
 from ffdl_batch.cli.render.job_list import began_at, elapsed_s, place_or_reason
 from ffdl_batch.cli.render.job_tables import describe_checkpoint, describe_learner, why_attempt_ended
 from ffdl_batch.client import AsyncClient, RequestRefused, UnknownJob
+from ffdl_batch.client.watching import Watching
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.pending.evidence import alternative_text
 from ffdl_batch.domain.quantity import format_memory
 from ffdl_batch.domain.terminal_text import printable
-from ffdl_batch.web.watching import Watching
 
 STATES = tuple(state.value for state in JobState)
 STOPPABLE = frozenset(state.value for state in JobState if not state.is_terminal)

@@ -1,12 +1,13 @@
-"""Waits for changes of jobs, once for all open pages, and only while a page is open."""
+"""Waits for changes of jobs, once for all views, and only while a view is open."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 
-from ffdl_batch.client import AsyncClient, ClientError
 from ffdl_batch.client.api_calls.requests import LONG_POLL_S
+from ffdl_batch.client.async_client import AsyncClient
+from ffdl_batch.client.errors import ClientError
 from ffdl_batch.host.fast_dataclass import dataclass
 
 REST_S = 1.0

@@ -1,0 +1,1 @@
+"""The terminal view of jobs, with Textual, which only this package imports."""
