@@ -1,9 +1,9 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
-`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes`, `recovery`, `fairness`, `elastic`,
-`elastic-model` and `elastic-optimiser` need nothing but this machine; `site` needs root; the others, and `recovery
---real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are printed beside the
-figures.
+`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `shared-cache`, `kubernetes`, `recovery`, `fairness`,
+`elastic`, `elastic-model` and `elastic-optimiser` need nothing but this machine; `site` needs root; the others, and
+`recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are printed
+beside the figures.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from tests.benchmarks.logs import measure_logs
 from tests.benchmarks.recovery import measure_recovery
 from tests.benchmarks.recovery_table import Recovery, recovery_table
 from tests.benchmarks.running import measure_phases, measure_training
+from tests.benchmarks.shared_cache import measure_shared_cache
 from tests.benchmarks.site_mode import measure_site
 from tests.benchmarks.staging import SERVERS, measure_staging
 from tests.benchmarks.standing import measure_standing
@@ -62,6 +63,7 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "metrics": measure_collectors,
     "staging": measure_staging,
     "cache": measure_cache,
+    "shared-cache": measure_shared_cache,
     "kubernetes": measure_kubernetes,
     "footprint": measure_footprint,
     "site": measure_site,
