@@ -39,7 +39,7 @@ from ffdl_kubernetes.lifecycle.marker_files import elsewhere, remember
 from ffdl_kubernetes.lifecycle.pending_uploads import StoresFromClaims
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
 from ffdl_kubernetes.lifecycle.shrinking import ShrinksInPlace
-from ffdl_kubernetes.lifecycle.submission import is_released, read_objects, send
+from ffdl_kubernetes.lifecycle.submission import Sender, is_released, read_objects
 from ffdl_kubernetes.lifecycle.termination import HEARD_S, AskedEnds, sent_after_cleanup
 from ffdl_kubernetes.objects.names import placed
 from ffdl_kubernetes.observing.cluster_watch import Watcher, token_of
@@ -82,6 +82,7 @@ class KubernetesScheduler(
         """Create the adapter without a request."""
         self._settings = settle(settings, context.user, context.uid)
         super().__init__(self._settings, self._make(), Canary(self._settings, context.root, self._make))
+        self._sender = Sender(self._client, self._settings)
         self._root = Root(context.root)
         self._pods = Pods(self._settings, self._root, self._make)
         self._watcher = Watcher(self._make, self._on_change)
@@ -188,7 +189,7 @@ class KubernetesScheduler(
             refuse_unproved(self._canary.look())
         objects = read_objects(plan.attempt_dir)
         remember(plan.attempt_dir, self._client)
-        begin = functools.partial(send, self._client, self._settings, objects, plan.attempt_dir, archive)
+        begin = functools.partial(self._sender.send, objects, plan.attempt_dir, archive)
         self._watcher.put("Job", sent_after_cleanup(begin, self._client, self._watcher, self._synced, self._root))
         return NativeId(plan.token)
 
@@ -208,7 +209,7 @@ class KubernetesScheduler(
             return frozenset({NativeId(token)}) if existed else frozenset()
         if not is_released(job) and not job["metadata"].get("deletionTimestamp"):
             archive = Path(self._job_dir(token).model_archive)
-            job = send(self._client, self._settings, read_objects(attempt_dir), attempt_dir, archive)
+            job = self._sender.send(read_objects(attempt_dir), attempt_dir, archive)
         self._watcher.put("Job", job)
         return frozenset({NativeId(token)})
 

@@ -21,7 +21,7 @@ from ffdl_kubernetes.adapter import KubernetesScheduler
 from tests.contract.daemon_rig import until
 from tests.contract.scheduler_harness import Harness
 from tests.fakes.kubernetes.checkout import CONTROLLER_IMAGE, IMAGE, images
-from tests.fakes.kubernetes.rig import cluster, node
+from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 
 __all__ = ["CONTROLLER_IMAGE", "IMAGE", "images"]
 CLAIM, DATA = "jobs", ("store", "plain")
@@ -125,3 +125,10 @@ class KubernetesHarness(Harness):
     def close(self) -> None:
         self._close_scheduler()
         self._cluster.__exit__(None, None, None)
+
+
+def policies_of(k8s: FakeCluster, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the rules of the NetworkPolicies that choose pods with these labels."""
+    path = f"apis/networking.k8s.io/v1/namespaces/{k8s.namespace}/networkpolicies"
+    rules = [one["spec"] for one in k8s.ask("GET", path)["items"]]
+    return [one for one in rules if one["podSelector"]["matchLabels"].items() <= labels.items()]

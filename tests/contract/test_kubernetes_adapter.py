@@ -20,13 +20,14 @@ from ffdl_batch.domain.job.job import JobId, attempt_token, new_job_id
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, ImageLocation, JobSpec, NetworkLevel, Resources
 from ffdl_batch.domain.outcome.continuation import Budget
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.scheduler_errors import InvalidRequest, SchedulerError, SubmissionUncertain
+from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, SchedulerError, SubmissionUncertain
 from ffdl_batch.domain.tenant import Tenant
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.runtimes.launch_request import LaunchPlan, LaunchRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.api_errors import TooManyJobs
 from ffdl_kubernetes.client import MERGE, ClusterClient
+from ffdl_kubernetes.objects.carried_files import CARRIED_BYTES
 from ffdl_kubernetes.objects.pod_files import PART_BYTES
 from ffdl_kubernetes.objects.pod_template import model_volume
 from ffdl_kubernetes.observing import cluster_watch
@@ -134,7 +135,7 @@ def test_kubernetes_probe_reports_version_namespace_and_network_levels(site: Sit
 
 
 def test_kubernetes_submit_creates_job_that_owns_its_other_objects_and_variables_only_in_secret(site: Site) -> None:
-    plan = site.plan()
+    plan = site.plan(resources=Resources(learners=2, cpus=0.5, memory_bytes=256 * 1024**2))
     assert "planted-value" not in json.dumps(plan.objects)
     native = site.scheduler.submit(plan)
     assert native == NativeId(plan.token)
@@ -150,14 +151,84 @@ def test_kubernetes_submit_creates_job_that_owns_its_other_objects_and_variables
     assert found["Secret"] is not None and "environment.json" in found["Secret"]["data"]
 
 
-def test_kubernetes_submit_creates_three_objects_without_variables(site: Site) -> None:
+def requests_of(site: Site) -> dict[str, int]:
+    """What was asked since the last call, without lists and watches."""
+    asked = site.k8s.counts(reset=True)
+    return {what: count for what, count in asked.items() if what.startswith(("create", "get", "patch", "delete"))}
+
+
+def test_kubernetes_submit_makes_small_job_by_one_request_beside_shared_policy(site: Site) -> None:
+    first, second, third = (site.plan(user_env={}) for _ in range(3))
+    requests_of(site)
+    site.scheduler.submit(first)
+    assert requests_of(site) == {"get networkpolicies": 1, "create networkpolicies": 1, "create jobs": 1}
+    site.scheduler.submit(second)
+    assert requests_of(site) == {"create jobs": 1}
+    site.start().submit(third)
+    assert requests_of(site) == {"get networkpolicies": 1, "create jobs": 1}
+    job = site.job(second.token)
+    template = job["spec"]["template"]
+    assert not job["spec"]["suspend"] and "private" not in [one["name"] for one in template["spec"]["volumes"]]
+    (policy,) = site.admin().list("NetworkPolicy", {})[0]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert "ownerReferences" not in policy["metadata"]
+    assert site.admin().list("ConfigMap", {})[0] == []
+    archive = Path(site.root.job(second.launch.job_id).model_archive).read_bytes()
+    carried = template["metadata"]["annotations"]
+    assert base64.b64decode(carried["ffdl-batch/model.zip.base64"]) == archive
+    assert carried["ffdl-batch/launch.json"] == second.objects[1]["data"]["launch.json"]  # type: ignore[index]
+    seen = site.wait(NativeId(second.token), lambda one: bool(one.nodes))
+    known = site.scheduler._watcher.job(second.token)
+    assert seen.phase is Phase.PENDING and known is not None
+    kept = known["spec"]["template"]["metadata"]["annotations"]
+    assert "ffdl-batch/name" in kept and not any("model" in key for key in kept), "the daemon keeps no copy of models"
+
+
+def test_kubernetes_submit_makes_config_map_of_suspended_job_for_model_that_no_annotation_holds(site: Site) -> None:
     plan = site.plan(user_env={})
-    site.k8s.counts(reset=True)
+    Path(site.root.job(plan.launch.job_id).model_archive).write_bytes(b"x" * CARRIED_BYTES)
+    requests_of(site)
     site.scheduler.submit(plan)
-    asked = {what: count for what, count in site.k8s.counts().items() if what.startswith(("create", "get", "patch"))}
-    assert asked == {"create jobs": 1, "create configmaps": 1, "create networkpolicies": 1, "patch jobs": 1}
-    job = site.job(plan.token)
-    assert "private" not in [one["name"] for one in job["spec"]["template"]["spec"]["volumes"]]
+    assert requests_of(site) == {
+        "get networkpolicies": 1, "create networkpolicies": 1, "create jobs": 1, "create configmaps": 1,
+        "patch jobs": 1,
+    }  # fmt: skip
+    assert site.admin().get("ConfigMap", plan.token) is not None and not site.job(plan.token)["spec"]["suspend"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_kubernetes_submit_creates_no_job_before_shared_policy_exists(site: Site, method: str) -> None:
+    plan = site.plan(user_env={})
+    site.k8s.fault("status", method=method, path="/networkpolicies", code=500, count=50)
+    with pytest.raises(SchedulerError):
+        site.scheduler.submit(plan)
+    assert site.admin().get("Job", plan.token) is None
+    site.k8s.do("clear_faults")
+    site.start().submit(plan)
+    assert len(site.admin().list("NetworkPolicy", {})[0]) == 1 and not site.job(plan.token)["spec"]["suspend"]
+
+
+def test_kubernetes_submit_waits_while_shared_policy_allows_something_else(site: Site) -> None:
+    site.scheduler.submit(site.plan(user_env={}))
+    (policy,) = site.admin().list("NetworkPolicy", {})[0]
+    name = policy["metadata"]["name"]
+    site.admin().patch("NetworkPolicy", name, {"spec": {"egress": [{}]}})
+    plan, later = site.plan(user_env={}), site.start()
+    with pytest.raises(NotNow, match=f"{name} was changed, and jobs rely on its rules: delete it"):
+        later.submit(plan)
+    assert site.admin().get("Job", plan.token) is None
+    site.admin().delete("NetworkPolicy", name)
+    assert later.submit(plan) == NativeId(plan.token)
+    assert site.admin().list("NetworkPolicy", {})[0][0]["spec"].get("egress", []) == []
+
+
+def test_kubernetes_find_completes_suspended_job_of_earlier_release(site: Site) -> None:
+    """It was created before its ConfigMap, and its daemon died in between."""
+    plan = site.plan(user_env={})
+    site.admin().create({**plan.objects[0]})
+    assert site.scheduler.find(plan.token, plan.attempt_dir) == {NativeId(plan.token)}
+    assert not site.job(plan.token)["spec"]["suspend"]
+    assert site.admin().get("ConfigMap", plan.token) is not None and site.admin().list("NetworkPolicy", {})[0]
 
 
 @pytest.mark.parametrize("older", [False, True])

@@ -45,7 +45,7 @@ def test_kubernetes_cancel_ends_pending_job_and_removes_its_objects(site: Site) 
 
 def test_kubernetes_observe_keeps_failed_job_completing_until_its_pods_end(site: Site) -> None:
     """Up to 1.30 a Job whose deadline is over is Failed at once, and not when its pods have ended."""
-    plan = site.plan()
+    plan = site.plan(resources=Resources(learners=2, cpus=0.5, memory_bytes=256 * 1024**2))
     native = site.scheduler.submit(plan)
     site.wait(native, lambda one: bool(one.nodes))
     site.scheduler.cancel(native)
@@ -109,7 +109,7 @@ def test_kubernetes_adapter_ends_job_when_image_is_missing_for_too_long(site: Si
     seen = site.wait(native, lambda one: one.phase is Phase.ENDED)
     assert seen.end is EndCause.NO_IMAGE
     assert seen.reason.startswith("the image python:3 cannot be had")
-    assert site.admin().get("NetworkPolicy", plan.token), "what isolates its pods stays as long as its Job"
+    assert site.admin().list("NetworkPolicy", {})[0], "what isolates its pods stays as long as its Job"
     for _ in range(2):
         site.scheduler = site.start()
         assert site.scheduler.find(plan.token, plan.attempt_dir) == {native}

@@ -20,7 +20,7 @@ from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.services.outcome.upload_pending_reason import UPLOAD_PENDING
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, until
-from tests.contract.kubernetes_harness import CLAIM
+from tests.contract.kubernetes_harness import CLAIM, policies_of
 from tests.contract.test_kubernetes_jobs import RESULTS, World, own_bucket, world_in
 from tests.fakes.s3_server import S3Server
 from tests.preloaded import FFDL
@@ -67,9 +67,9 @@ def ended(world: World, job_id: str) -> dict[str, Any]:
 
 
 def egress_of(world: World, token: str) -> Any:
-    return world.k8s.ask("GET", f"apis/networking.k8s.io/v1/namespaces/{world.k8s.namespace}/networkpolicies/{token}")[
-        "spec"
-    ]["egress"]
+    job = world.k8s.ask("GET", f"apis/batch/v1/namespaces/{world.k8s.namespace}/jobs/{token}")
+    (rules,) = policies_of(world.k8s, job["spec"]["template"]["metadata"]["labels"])
+    return rules["egress"]
 
 
 def attempts_of(world: World, job_id: str) -> list[str]:

@@ -16,7 +16,7 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.runtimes.launch_request import LaunchPlan
 from ffdl_kubernetes import adapter
 from ffdl_kubernetes.objects.names import INDEX
-from tests.contract.kubernetes_harness import KubernetesHarness
+from tests.contract.kubernetes_harness import KubernetesHarness, policies_of
 from tests.fakes.kubernetes.rig import eventually
 
 SAVES = "trap 'echo saved; exit 0' USR2; echo up; while :; do sleep 0.2; done"
@@ -42,12 +42,6 @@ class World(KubernetesHarness):
         native, plan = self.submit(command, batch=SLOW if command == SAVES else QUICK)  # which is waited out
         self.await_log(plan, "up")
         return native, plan
-
-    def named(self, plural: str, name: str) -> bool:
-        """Whether there is one of this name."""
-        group = "apis/networking.k8s.io/v1" if plural == "networkpolicies" else "api/v1"
-        found = self.k8s.ask("GET", f"{group}/namespaces/{self.k8s.namespace}/{plural}")["items"]
-        return name in [one["metadata"]["name"] for one in found]
 
     def final(self, plan: LaunchPlan) -> dict[str, Any]:
         return dict(json.loads(Path(plan.attempt_dir.final).read_text()))
@@ -147,8 +141,8 @@ def test_cancelled_pod_keeps_network_policy_until_it_is_gone(world: World, monke
     world.await_log(plan, "up")
     world.scheduler.cancel(native)
     eventually(lambda: world.pods()[0]["metadata"].get("deletionTimestamp"), "its pod is about to end")
-    assert world.named("networkpolicies", native.job), "and is isolated meanwhile"
-    assert world.named("configmaps", native.job) and world.scheduler.observe([native])[native].end is None
+    assert policies_of(world.k8s, world.pods()[0]["metadata"]["labels"]), "and is isolated meanwhile"
+    assert world.scheduler.observe([native])[native].end is None
     world.do("kill", container="learner")
     assert world.await_end(native).end is EndCause.CANCELLED
     eventually(lambda: not world.pods(), "its pod is gone")

@@ -25,7 +25,7 @@ from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.lifecycle.marker_files import elsewhere
 from ffdl_kubernetes.lifecycle.pod_sync import Pods
-from ffdl_kubernetes.lifecycle.submission import read_objects, send
+from ffdl_kubernetes.lifecycle.submission import Sender, read_objects
 from ffdl_kubernetes.lifecycle.termination import sent_after_cleanup
 from ffdl_kubernetes.objects.job import job
 from ffdl_kubernetes.objects.names import STORING, Plain, labels, of_storing, placed
@@ -56,7 +56,7 @@ def plan_storing(
     outside = tuple(one for one in shape.outside if any(place.startswith(f"{one.target}/") for place in places))
     own = replace(
         for_staging(shape, settings), token=f"{shape.token}{STORING}", stores=True, limit_s=settings.load_patience_s,
-        has_private=bool(secrets), outside=outside,
+        has_private=bool(secrets), outside=outside, policy="",
     )  # fmt: skip
     objects = _objects(own_launch, own, secrets, settings)
     return [placed(one, namespace) for one in objects] if namespace else objects
@@ -83,6 +83,7 @@ class StoresFromClaims:
 
     _settings: KubernetesSettings
     _client: ClusterClient
+    _sender: Sender
     _root: Root
     _pods: Pods
     _watcher: Watcher
@@ -100,7 +101,7 @@ class StoresFromClaims:
         job_id = token.rpartition("-")[0]
         archive = Path(self._root.job(job_id).model_archive)
         objects = read_objects(attempt_dir, OBJECTS)
-        begin = functools.partial(send, self._client, self._settings, objects, attempt_dir, archive)
+        begin = functools.partial(self._sender.send, objects, attempt_dir, archive)
         self._watcher.put("Job", sent_after_cleanup(begin, self._client, self._watcher, self._synced, self._root))
 
     def how_storing_goes(self, token: Token) -> Storing:

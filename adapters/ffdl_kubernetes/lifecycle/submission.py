@@ -1,10 +1,18 @@
-"""From a plan to objects in the cluster, in an order in which a death in between leaves nothing half made."""
+"""From a plan to objects in the cluster, in an order in which a death in between leaves nothing half made.
+
+A Job of one pod that has no Secret of its own and a small model carries all that the pod needs, so one request makes
+it. The NetworkPolicy, which such Jobs share, exists before. Any other Job is created suspended, then what it owns, and
+the last request lets it go.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import json
+import math
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +24,9 @@ from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS, ATTEMPT_LABEL, JO
 from ffdl_batch.domain.scheduler_errors import InvalidRequest, NotNow, NotTaken, SchedulerError
 from ffdl_kubernetes.api_errors import explain
 from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.objects.carried_files import carrying, has_room, without_files
 from ffdl_kubernetes.objects.job import release
-from ffdl_kubernetes.objects.names import image_secret, placed
+from ffdl_kubernetes.objects.names import image_secret, is_shared, placed
 from ffdl_kubernetes.objects.pod_files import (
     DOCKER_CONFIG,
     configuration,
@@ -37,34 +46,90 @@ PRIVATE = ("environment.json", "secrets.json")
 """Files of the attempt's directory that pods get as a Secret."""
 
 
-def send(
-    client: ClusterClient, settings: KubernetesSettings, objects: Sequence[Plain], attempt: AttemptDir, archive: Path
-) -> dict[str, Any]:
-    """Create what is missing of `objects`, whose first is the Job; then let the Job go. The Job.
+SEEN_S = 10.0
+"""A shared NetworkPolicy that was seen this many seconds ago is not asked for again."""
 
-    Raises InvalidRequest, SchedulerUnreachable, NotTaken, SubmissionUncertain.
-    """
-    _check_size(settings, archive)
-    first, *others = (placed(one, client.namespace) for one in objects)
-    try:
-        job, is_new = client.create(_sized(first, others, archive))
-    except Refused as refused:
-        raise explain(refused, f"Job {first['metadata']['name']}") from refused
-    if not is_new:
-        _check_ours(job, first)
-    if is_released(job):
-        return job
-    try:
-        for thing in (*_as_planned(others), *_made_here(job, others, attempt, archive)):
-            _create_owned(client, thing, job)
-        found = _release(client, settings, job)
-    except InvalidRequest:
-        with contextlib.suppress(Refused, SchedulerError):  # it never started, and the caller may report the error
-            client.delete("Job", job["metadata"]["name"])
-        raise
-    if found is None:
-        raise NotTaken(f"Job {job['metadata']['name']} was deleted while it was being created")
-    return found
+
+class Sender:
+    """Sends the objects of attempts. Safe in every thread."""
+
+    def __init__(self, client: ClusterClient, settings: KubernetesSettings) -> None:
+        self._client, self._settings = client, settings
+        self._seen: dict[str, float] = {}
+        """Name of a shared NetworkPolicy -> when it was last seen (monotonic)."""
+        self._lock = threading.Lock()
+
+    def send(self, objects: Sequence[Plain], attempt: AttemptDir, archive: Path) -> dict[str, Any]:
+        """Create what is missing of `objects`, whose first is the Job, and let the Job go. The Job.
+
+        Raises InvalidRequest, SchedulerUnreachable, NotNow, NotTaken, SubmissionUncertain.
+        """
+        client, settings = self._client, self._settings
+        _check_size(settings, archive)
+        first, *rest = (placed(one, client.namespace) for one in objects)
+        others = [one for one in rest if not is_shared(one)]
+        for one in rest:
+            if is_shared(one):
+                with self._lock:  # many jobs that begin together ask once
+                    self._require(one)
+        try:
+            job, is_new = client.create(whole(first, others, settings, archive) or _sized(first, others, archive))
+        except Refused as refused:
+            raise explain(refused, f"Job {first['metadata']['name']}") from refused
+        if not is_new:
+            _check_ours(job, first)
+        if not is_released(job):
+            job = self._complete(job, others, attempt, archive)
+        return without_files(job)
+
+    def _complete(self, job: Plain, others: Sequence[Plain], attempt: AttemptDir, archive: Path) -> dict[str, Any]:
+        """Create what a suspended Job owns, and let it go."""
+        client = self._client
+        try:
+            for thing in (*_as_planned(others), *_made_here(job, others, attempt, archive)):
+                _create_owned(client, thing, job)
+            found = _release(client, self._settings, job)
+        except InvalidRequest:
+            with contextlib.suppress(Refused, SchedulerError):  # it never started, and the caller may report the error
+                client.delete("Job", job["metadata"]["name"])
+            raise
+        if found is None:
+            raise NotTaken(f"Job {job['metadata']['name']} was deleted while it was being created")
+        return found
+
+    def _require(self, policy: Plain) -> None:
+        """Create a shared NetworkPolicy if it does not exist. Raises NotNow if it allows something else."""
+        name = str(policy["metadata"]["name"])
+        if time.monotonic() - self._seen.get(name, -math.inf) < SEEN_S:
+            return
+        try:
+            found = self._client.get("NetworkPolicy", name) or self._client.create(policy)[0]
+        except Refused as refused:
+            raise explain(refused, f"NetworkPolicy {name}") from refused
+        if found["metadata"].get("deletionTimestamp"):
+            raise NotTaken(f"NetworkPolicy {name} is being deleted")
+        if _rules(found) != _rules(policy):
+            raise NotNow(
+                f"NetworkPolicy {name} was changed, and jobs rely on its rules: delete it, and it is made anew"
+            )
+        self._seen[name] = time.monotonic()
+
+
+def _rules(policy: Plain) -> dict[str, Any]:
+    """Return the rules, without the empty lists that the API server leaves out."""
+    return {name: rule for name, rule in policy["spec"].items() if rule}
+
+
+def whole(job: Plain, others: Sequence[Plain], settings: KubernetesSettings, archive: Path) -> Plain | None:
+    """Return the Job with all that its pod needs, let go; None if it needs other objects."""
+    if [one["kind"] for one in others] != ["ConfigMap"] or not has_room(others[0]["data"], size_of(str(archive))):
+        return None
+    change = _let_go(settings)
+    meta = {**job["metadata"]}
+    for key, values in change["metadata"].items():
+        meta[key] = {**(meta.get(key) or {}), **values}
+    whole = carrying(job, others[0]["data"], _read(archive))
+    return {**whole, "metadata": meta, "spec": {**whole["spec"], **change.get("spec", {})}}
 
 
 def _release(client: ClusterClient, settings: KubernetesSettings, job: Plain) -> dict[str, Any] | None:

@@ -16,6 +16,8 @@ STORING = "-store"
 NAME, USER = f"{ANNOTATIONS}/name", f"{ANNOTATIONS}/submitted-by"
 """Annotations of Jobs and pods: the manifest's name of the job, and the user who submitted it. A label's value could
 not hold every name."""
+POLICY_LABEL = f"{ANNOTATIONS}/network"
+"""Label of pods that share a NetworkPolicy: its name."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTROLLER, LEARNER = "controller", "learner"
 """Names of the containers of a pod."""
@@ -36,6 +38,11 @@ def of_storing(found: dict[str, str]) -> dict[str, str]:
 def metadata(name: str, job_id: str, attempt: int) -> Plain:
     """Return the metadata of an object. `name` is the token, or begins with it. The owner is added later."""
     return {"name": name, "labels": labels(job_id, attempt)}
+
+
+def is_shared(thing: Mapping[str, Any]) -> bool:
+    """Return whether an object belongs to no attempt: no Job owns it, and several attempts need it."""
+    return JOB_LABEL not in thing["metadata"]["labels"]
 
 
 def placed(thing: Mapping[str, Any], namespace: str) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +14,7 @@ from ffdl_batch.domain.job.spec import Egress
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.network_address import parse_url
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_kubernetes.objects.names import Plain, labels, metadata
+from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, POLICY_LABEL, Plain, labels, metadata
 from ffdl_kubernetes.settings import KubernetesSettings
 
 _PORTS = {"https": 443, "http": 80, "ssh": 22}
@@ -96,6 +98,26 @@ def policy(name: str, of_pods: Mapping[str, str], ways: Ways, settings: Kubernet
             "ingress": inward,
             "egress": [rule for number, rule in enumerate(outward) if rule not in outward[:number]],
         },
+    }
+
+
+def shared_policy(ways: Ways, settings: KubernetesSettings) -> Plain | None:
+    """Return the policy that all jobs of one pod share at this level; None if it allows what only this job may reach.
+
+    No Job owns it, so it stays in the namespace. Its name depends on what it allows.
+    """
+    is_open = ways.level is NetworkLevel.HOST
+    if ways.level is NetworkLevel.EGRESS or (ways.stores and not is_open):
+        return None
+    egress = [{}] if is_open else [] if ways.level is NetworkLevel.NONE else [_dns(settings)]
+    rules: Plain = {"policyTypes": ["Ingress", "Egress"], "ingress": [{}] if is_open else [], "egress": egress}
+    digest = hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
+    name = f"{MANAGER}-{ways.level.value}-{digest[:10]}"
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "labels": {MANAGER_LABEL: MANAGER}},
+        "spec": {"podSelector": {"matchLabels": {POLICY_LABEL: name}}, **rules},
     }
 
 

@@ -22,13 +22,22 @@ from ffdl_batch.domain.launch.pod_protocol import (
     PodAnnotation,
 )
 from ffdl_batch.host.fast_dataclass import dataclass
-from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, Plain, image_secret, labels, model_part, of_storing
+from ffdl_kubernetes.objects.names import (
+    CONTROLLER,
+    LEARNER,
+    POLICY_LABEL,
+    Plain,
+    image_secret,
+    labels,
+    model_part,
+    of_storing,
+)
 from ffdl_kubernetes.objects.pod_files import MODEL_KEY
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration
 
 PROBE_S = 2
-MODEL = "model"
-"""The volume with the model archive."""
+PLAN, MODEL = "plan", "model"
+"""The volumes with the launch file and the shim, and with the model archive."""
 MARGIN_S = 30
 """Of the time that a pod has to end in, for what is neither a checkpoint nor storing."""
 
@@ -64,7 +73,8 @@ class PodShape:
     `placement` as in the manifest. Labels of nodes and tolerations are added to those of the settings, a class that is
     named replaces theirs. `has_private`: it has variables or secrets. `stores`: it stores what the attempt left.
     `about` are annotations. `cpu_limit` and `controller_cpu_limit` are in CPUs (None = without limit).
-    `controller_storage_bytes` is 0 without request and limit.
+    `controller_storage_bytes` is 0 without request and limit. `policy` is the name of the NetworkPolicy that the pod
+    shares with others ("" = the attempt has its own).
     """
 
     token: str
@@ -98,6 +108,7 @@ class PodShape:
     cpu_limit: float | None = None
     controller_cpu_limit: float | None = None
     controller_storage_bytes: int = 0
+    policy: str = ""
 
 
 IDLE_CPUS, IDLE_LIMIT, IDLE_BYTES = 0.01, 0.1, 64 * 1024**2
@@ -144,7 +155,7 @@ def pod_template(shape: PodShape, settings: KubernetesSettings) -> Plain:
         spec["serviceAccountName"] = settings.service_account
     if names := (*settings.image_pull_secrets, *([image_secret(shape.token)] if shape.has_image_secret else [])):
         spec["imagePullSecrets"] = [{"name": name} for name in names]
-    own = labels(shape.job_id, shape.attempt)
+    own = labels(shape.job_id, shape.attempt) | ({POLICY_LABEL: shape.policy} if shape.policy else {})
     meta: Plain = {"labels": of_storing(own) if shape.stores else own, "finalizers": [FINALIZER]}
     if about := {**shape.about, **({} if shape.time_s is None else {TIME_LIMIT: str(shape.time_s)})}:
         meta["annotations"] = about
@@ -222,7 +233,7 @@ def _controller(shape: PodShape, settings: KubernetesSettings) -> Plain:
         "volumeMounts": [
             {"name": "work", "mountPath": f"{TREE}/jobs/{shape.job_id}", **_below_claim(shape, settings)},
             {"name": "pod", "mountPath": POD_DIR},
-            {"name": "plan", "mountPath": PLAN_DIR, "readOnly": True},
+            {"name": PLAN, "mountPath": PLAN_DIR, "readOnly": True},
             {"name": MODEL, "mountPath": MODEL_DIR, "readOnly": True},
             *([{"name": "private", "mountPath": PRIVATE_DIR, "readOnly": True}] if shape.has_private else []),
             {"name": "annotations", "mountPath": ANNOTATIONS_DIR, "readOnly": True},
@@ -289,7 +300,7 @@ def _volumes(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
         {"name": "pod", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": shared_memory},
-        {"name": "plan", "configMap": {"name": shape.token}},
+        {"name": PLAN, "configMap": {"name": shape.token}},
         model_volume(shape.token),
         {"name": "annotations", "downwardAPI": {"items": [_annotation_file(request) for request in PodAnnotation]}},
     ]

@@ -17,6 +17,7 @@ from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.domain.scheduler_errors import SchedulerError, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.client import TAKEN, UNAUTHORIZED, ClusterClient, Expired, Refused
+from ffdl_kubernetes.objects.carried_files import without_files
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, STORES_LABEL, STORING
 from ffdl_kubernetes.observing.cures import name_controllers_part
 
@@ -212,7 +213,7 @@ class Watcher:
         with self._lock:
             held.answered = {}
         items, version = client.list(kind, self._selectors[kind])
-        listed: dict[str, Plain] = {thing["metadata"]["name"]: thing for thing in items}
+        listed: dict[str, Plain] = {thing["metadata"]["name"]: without_files(thing) for thing in items}
         with self._lock:
             at = int(version) if version.isdigit() else 0
             listed |= {name: thing for name, thing in (held.answered or {}).items() if _version(thing) > at}
@@ -235,7 +236,7 @@ class Watcher:
                     held.taken_at, held.synced = time.monotonic(), True
                     self._lock.notify_all()
                 continue
-            held.version = str(thing["metadata"]["resourceVersion"])
+            held.version = str(without_files(thing)["metadata"]["resourceVersion"])
             with self._lock:
                 held.broken_at = None
                 if what != "BOOKMARK":

@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.secret_references import SECRET, image_credentials, uses_of
@@ -24,8 +25,8 @@ from ffdl_kubernetes.lifecycle.pending_uploads import OBJECTS as STORING_OBJECTS
 from ffdl_kubernetes.lifecycle.pending_uploads import plan_storing
 from ffdl_kubernetes.lifecycle.submission import OBJECTS
 from ffdl_kubernetes.objects.job import job
-from ffdl_kubernetes.objects.names import NAME, USER, Plain, labels, placed
-from ffdl_kubernetes.objects.network_policy import NotAnAddress, Ways, policy, service
+from ffdl_kubernetes.objects.names import NAME, USER, Plain, is_shared, labels, placed
+from ffdl_kubernetes.objects.network_policy import NotAnAddress, Ways, policy, service, shared_policy
 from ffdl_kubernetes.objects.pod_files import configuration, hidden, private, pull_secret
 from ffdl_kubernetes.objects.pod_template import ClaimMount, Mount, PodShape, for_staging
 from ffdl_kubernetes.planning.network_access import Access, choose_access
@@ -58,14 +59,16 @@ def make_plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPla
     shape = replace(_shape(request, settings, start), has_private=bool(private_texts))
     shape = for_staging(shape, settings) if request.only_stages else shape
     texts = {"launch.json": encode(plan.launch), SHIM: SHIM_TEXT}
-    objects = _objects(request, settings, shape, texts, private_texts, access)
+    way = _policy(request, access, settings, learners=shape.learners)
+    shape = replace(shape, policy=str(way["metadata"]["name"]) if is_shared(way) else "")
+    objects = _objects(request, settings, shape, texts, private_texts, way)
     storing = plan_storing(plan.launch, shape, _private_texts(request, cut_off=False), settings, _namespace(request))
     files = (_file(OBJECTS, objects), *([_file(STORING_OBJECTS, storing)] if storing else []))
     return replace(plan, files=(*plan.files, *files), objects=(*objects, *(storing if access.cut_off else ())))
 
 
 def _file(name: str, objects: Sequence[Plain]) -> PlannedFile:
-    return PlannedFile(name, json.dumps(objects, indent=1, sort_keys=True) + "\n")
+    return PlannedFile(name, json.dumps(objects, sort_keys=True) + "\n")
 
 
 def _objects(
@@ -74,14 +77,14 @@ def _objects(
     shape: PodShape,
     texts: Mapping[str, str],
     private_texts: Mapping[str, str],
-    access: Access,
+    way: Plain,
 ) -> list[Plain]:
     """Return the objects in the order in which they are sent; the Job is first because it owns the others."""
     token, job_id, attempt = request.token, request.job_id, request.attempt
     objects = [
         job(shape, settings),
         configuration(token, job_id, attempt, texts),
-        _policy(request, access, settings),
+        way,
     ]
     if private_texts:
         objects.append(private(token, job_id, attempt, private_texts))
@@ -212,8 +215,10 @@ def _store_of(path: str, spec: JobSpec) -> str:
     return "data_stores"
 
 
-def _policy(request: LaunchRequest, access: Access, settings: KubernetesSettings) -> Plain:
+def _policy(request: LaunchRequest, access: Access, settings: KubernetesSettings, *, learners: int) -> dict[str, Any]:
     ways = Ways(NetworkLevel(access.network.level), request.spec.batch.egress, access.stores)
+    if learners == 1 and (shared := shared_policy(ways, settings)) is not None:
+        return shared
     try:
         return policy(request.token, labels(request.job_id, request.attempt), ways, settings)
     except NotAnAddress as error:

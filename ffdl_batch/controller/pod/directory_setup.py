@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import re
@@ -9,12 +10,21 @@ import shutil
 import stat
 from typing import List
 
-from ffdl_batch.attempt.file_writer import read_text, rewrite_text, write_text
+from ffdl_batch.attempt.file_writer import read_text, rewrite_text, write_bytes, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.data.job_directories import make_places
 from ffdl_batch.controller.learner.pod_exchange import SEAT, PodExchange
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS_DIR, BELL, HOSTS, MODEL_DIR, OUTPUT, PRIVATE_DIR, SHIM
+from ffdl_batch.domain.launch.pod_protocol import (
+    ANNOTATIONS_DIR,
+    BELL,
+    HOSTS,
+    MODEL_DIR,
+    MODEL_TEXT,
+    OUTPUT,
+    PRIVATE_DIR,
+    SHIM,
+)
 from ffdl_batch.host.fast_dataclass import dataclass
 
 LAUNCH = "launch.json"
@@ -74,7 +84,12 @@ def make_pod(directory: str, plan: str) -> PodExchange:
 def _join_model(launch: LaunchFile, directory: str) -> None:
     archive = launch.model_archive
     parts = _parts(directory)
-    if not archive.startswith(launch.job_dir + os.sep) or not parts:
+    if not archive.startswith(launch.job_dir + os.sep):
+        return
+    text = os.path.join(directory, MODEL_TEXT)
+    if os.path.exists(text):
+        write_bytes(archive, base64.b64decode(read_text(text)))
+    if not parts:
         return
     whole = sum(os.stat(part).st_size for part in parts)
     with contextlib.suppress(FileNotFoundError):

@@ -12,9 +12,10 @@ from kubernetes_validate import validate
 from ffdl_batch.domain.job.spec import Egress, Placement
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.scheduler_errors import InvalidRequest
+from ffdl_kubernetes.objects.carried_files import CARRIED_BYTES, carrying, has_room, without_files
 from ffdl_kubernetes.objects.job import job, release
-from ffdl_kubernetes.objects.names import Plain, labels
-from ffdl_kubernetes.objects.network_policy import NotAnAddress, Place, Ways, policy, service
+from ffdl_kubernetes.objects.names import Plain, is_shared, labels
+from ffdl_kubernetes.objects.network_policy import NotAnAddress, Place, Ways, policy, service, shared_policy
 from ffdl_kubernetes.objects.pod_files import PART_BYTES, configuration, model_parts, private
 from ffdl_kubernetes.objects.pod_template import Mount, PodShape
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration, read_settings
@@ -45,6 +46,8 @@ def objects(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
         configuration(TOKEN, ID, 1, {"launch.json": "{}"}),
         private(TOKEN, ID, 1, {"environment.json": "{}"}),
         *model_parts(TOKEN, ID, 1, b"PK"),
+        carrying(job(shape, settings), {"launch.json": "{}"}, b"PK"),
+        cast("Plain", shared_policy(Ways(NetworkLevel.JOB), settings)),
     ]
     policies = [policy(TOKEN, OWN, Ways(level, EGRESS), settings) for level in NetworkLevel if level != "auto"]
     return found + policies
@@ -119,6 +122,61 @@ def test_network_policy_opens_rules_for_its_network_level(level: NetworkLevel, i
     assert spec["podSelector"]["matchLabels"]["ffdl-batch/job"] == ID
     assert (len(spec["ingress"]), len(spec["egress"])) == (inward, outward)
     assert spec["policyTypes"] == ["Ingress", "Egress"]
+
+
+@pytest.mark.parametrize(
+    ("level", "stores", "inward", "outward"),
+    [
+        (NetworkLevel.NONE, (), 0, 0), (NetworkLevel.JOB, (), 0, 1), (NetworkLevel.HOST, (), 1, 1),
+        (NetworkLevel.HOST, (Place("192.0.2.7", 443),), 1, 1),
+    ],
+)  # fmt: skip
+def test_shared_network_policy_allows_its_level_to_pods_with_its_name(
+    level: NetworkLevel, stores: tuple[Place, ...], inward: int, outward: int
+) -> None:
+    found = cast("Any", shared_policy(Ways(level, stores=stores), PLAIN))
+    spec, name = found["spec"], found["metadata"]["name"]
+    assert spec["podSelector"] == {"matchLabels": {"ffdl-batch/network": name}}
+    assert (len(spec["ingress"]), len(spec["egress"])) == (inward, outward)
+    assert is_shared(found) and name.startswith(f"ffdl-batch-{level}-")
+    own = cast("Any", job(replace(SHAPE, policy=name), PLAIN))["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"].items() <= own.items()
+
+
+@pytest.mark.parametrize("ways", [
+    Ways(NetworkLevel.EGRESS, EGRESS), Ways(NetworkLevel.NONE, stores=(Place("192.0.2.7", 443),)),
+    Ways(NetworkLevel.JOB, stores=(Place("", 443),)),
+])  # fmt: skip
+def test_policy_with_destinations_of_one_job_is_not_shared(ways: Ways) -> None:
+    assert shared_policy(ways, PLAIN) is None
+
+
+def test_shared_network_policy_of_other_cluster_dns_has_another_name() -> None:
+    other = read_settings({"dns_namespace": "dns"})
+    one, two = (cast("Any", shared_policy(Ways(NetworkLevel.JOB), known)) for known in (PLAIN, other))
+    assert one["metadata"]["name"] != two["metadata"]["name"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000])
+def test_job_carries_files_of_its_pod_until_they_are_removed(size: int) -> None:
+    archive, texts = bytes(number % 251 for number in range(size)), {"launch.json": "{}\n", "shim.sh": ":\n"}
+    plain = cast("Any", job(SHAPE, PLAIN))
+    found = carrying(plain, texts, archive)
+    volumes = {one["name"]: one for one in found["spec"]["template"]["spec"]["volumes"]}
+    assert volumes.keys() == {one["name"] for one in plain["spec"]["template"]["spec"]["volumes"]}
+    values = found["spec"]["template"]["metadata"]["annotations"]
+    files = {
+        item["path"]: values[item["fieldRef"]["fieldPath"].removeprefix("metadata.annotations['").removesuffix("']")]
+        for name in ("plan", "model") for item in volumes[name]["downwardAPI"]["items"]
+    }  # fmt: skip
+    assert base64.b64decode(files.pop("model.zip.base64")) == archive and files == texts
+    before = len(values)
+    assert len(without_files(found)["spec"]["template"]["metadata"]["annotations"]) == before - 3
+
+
+@pytest.mark.parametrize(("size", "fits"), [(0, True), (3 * (CARRIED_BYTES // 4) - 3, True), (CARRIED_BYTES, False)])
+def test_job_carries_small_model_only(size: int, fits: bool) -> None:
+    assert has_room({"launch.json": "{}"}, size) is fits
 
 
 def test_network_policy_lists_each_allowed_address_once() -> None:
