@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,19 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, Outcome
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.settings import read_settings
+from ffdl_kubernetes.lifecycle.submission import whole
+from ffdl_kubernetes.objects.names import is_shared
+from ffdl_kubernetes.settings import KubernetesSettings, read_settings
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.place import Place
 from tests.benchmarks.usage import cpu_seconds, resident_mib
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 
-PATIENCE_S, LOOK_S = 1800.0, 0.5
+PATIENCE_S, LOOK_S, CREATED_LOOK_S = 1800.0, 0.5, 0.02
+CREATED = "create jobs"
 LIVE = ("PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING")
-_NAME = "{} jobs, Kubernetes"
+_NAME, LOOP = "{} jobs, Kubernetes", "loop of creates"
 _CONFIG = """\
 idle_exit_s = 3600
 [backend]
@@ -78,10 +81,14 @@ def measure_kubernetes(knobs: Knobs) -> list[Figure]:
             figures = _measure_daemon(k8s, place, manifest, daemon.pid, count)
             with place.client() as client:
                 documents = client.plan(manifest, place.add_model()).objects
+            archive = next((place.state / "jobs").glob("training-*/model.zip"))
         finally:
             daemon.terminate()
             daemon.wait()
-        return figures + _measure_loop(k8s, documents, count)
+        loop = _measure_loop(k8s, documents, archive, count)
+    created = {one.who: one.samples[0] for one in (*figures, *loop) if one.measure == "all created"}
+    ratio = created["ffdl"] / created[LOOP]
+    return [*figures, *loop, Figure(_NAME.format(count), "all created", f"ffdl / {LOOP}", "", [ratio], "1.5 at most")]
 
 
 @contextmanager
@@ -102,11 +109,12 @@ def _ground() -> Iterator[tuple[FakeCluster, KubernetesPlace]]:
 def _measure_daemon(k8s: FakeCluster, place: Place, manifest: Path, pid: int, count: int) -> list[Figure]:
     with place.client() as client:
         # One alone first: what the cluster is, and the first list and watch, are no part of a job's cost.
-        _complete(client, manifest, place.add_model(), 1, pid)
+        _complete(client, k8s, manifest, place.add_model(), 1)
         _await_release(k8s, 1)
         k8s.counts(reset=True)
         before = cpu_seconds(pid)[0]
-        run = _complete(client, manifest, place.add_model(), count, pid)
+        run = _complete(client, k8s, manifest, place.add_model(), count)
+        resident = resident_mib(pid)
         _await_release(k8s, count)
         asked, used_s = k8s.counts(), cpu_seconds(pid)[0] - before
     watching = sum(number for name, number in asked.items() if name.partition(" ")[0] in ("list", "watch"))
@@ -115,27 +123,25 @@ def _measure_daemon(k8s: FakeCluster, place: Place, manifest: Path, pid: int, co
         Figure(what, "accepted", "ffdl", "s", [run.accepted_s]),
         Figure(what, "all created", "ffdl", "s", [run.created_s]),
         Figure(what, "all completed", "ffdl", "s", [run.completed_s]),
-        Figure(what, "API calls per job", "ffdl", "", [sum(asked.values()) / count], "", detail),
+        Figure(what, "API calls per job", "ffdl", "", [sum(asked.values()) / count], "4 at most", detail),
         Figure(what, "lists and watches of all", "ffdl", "", [float(watching)], "no growth"),
         Figure(what, "daemon's processor time per job", "ffdl", "ms", [1000 * used_s / count]),
-        Figure(what, "daemon's resident memory", "ffdl", "MiB", run.resident),
+        Figure(what, "daemon's resident memory", "ffdl", "MiB", [resident]),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds from the submission until all are accepted, until the cluster has all, until all have completed; and the
-    daemon's memory in MiB meanwhile."""
+    """Seconds from the submission until all are accepted, until the cluster has all, and until all have completed."""
 
     accepted_s: float
     created_s: float
     completed_s: float
-    resident: list[float]
 
 
-def _complete(client: Client, manifest: Path, model: Path, count: int, pid: int) -> Run:
+def _complete(client: Client, k8s: FakeCluster, manifest: Path, model: Path, count: int) -> Run:
     """So many jobs, from their submission to their end. Raises RuntimeError when one does not complete."""
-    began, created_s, resident = time.monotonic(), 0.0, [resident_mib(pid)]
+    before, began = k8s.counts().get(CREATED, 0), time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SubmissionWarning)  # results are lost with the pods
         results = client.submit_many([manifest] * count, model)
@@ -143,56 +149,57 @@ def _complete(client: Client, manifest: Path, model: Path, count: int, pid: int)
     refused = next((result.problem for result in results if result.problem is not None), None)
     if refused is not None:
         raise RuntimeError(f"a submission was refused: {refused.message}")
-    while client.list(JobFilter(states=LIVE, limit=1)):
-        if time.monotonic() - began > PATIENCE_S:
-            raise RuntimeError(f"waited {PATIENCE_S:g} s in vain for {count} jobs")
-        if not created_s and not client.list(JobFilter(states=LIVE[:2], limit=1)):
-            created_s = time.monotonic() - began
-        resident.append(resident_mib(pid))
-        time.sleep(LOOK_S)
+    _await(lambda: k8s.counts().get(CREATED, 0) - before >= count, f"{count} jobs to be created", CREATED_LOOK_S)
+    created_s = time.monotonic() - began
+    _await(lambda: not client.list(JobFilter(states=LIVE, limit=1)), f"the ends of {count} jobs", LOOK_S)
     completed_s = time.monotonic() - began
     wrong = client.list(JobFilter(states=("FAILED", "HALTED", "CANCELLED"), limit=1))
     if wrong:
         raise RuntimeError(f"a job ended otherwise: {wrong[0].state} {wrong[0].error_code}: {wrong[0].message}")
-    return Run(accepted_s, created_s or completed_s, completed_s, resident)
+    return Run(accepted_s, created_s, completed_s)
+
+
+def _await(check: Callable[[], bool], what: str, pause_s: float) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not check():
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited {PATIENCE_S:g} s in vain for {what}")
+        time.sleep(pause_s)
 
 
 def _await_release(k8s: FakeCluster, count: int) -> None:
     """Until the daemon has let so many pods go: it does so a moment after it has told their jobs' ends."""
-    end = time.monotonic() + PATIENCE_S
-    while k8s.counts().get("patch pods", 0) < count:
-        if time.monotonic() > end:
-            raise RuntimeError(f"waited {PATIENCE_S:g} s in vain for {count} pods to be let go")
-        time.sleep(0.02)
+    _await(lambda: k8s.counts().get("patch pods", 0) >= count, f"{count} pods to be let go", CREATED_LOOK_S)
 
 
-def _measure_loop(k8s: FakeCluster, documents: Sequence[str], count: int) -> list[Figure]:
-    """The same objects, one request after the other on one connection. Nobody lets the Jobs go."""
+def _measure_loop(k8s: FakeCluster, documents: Sequence[str], archive: Path, count: int) -> list[Figure]:
+    """The same requests that create something, one after the other on one connection. Nobody lets the pods go."""
+    settings = read_settings({"kubeconfig": str(k8s.kubeconfig)})
     token = str(yaml.safe_load(documents[0])["metadata"]["name"])
-    each = [
-        [yaml.safe_load(document.replace(token, f"bare-{number}")) for document in documents]
-        for number in range(count)
-    ]  # fmt: skip
-    client = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
+    each = [_sent(documents, token, f"bare-{number}", settings, archive) for number in range(count)]
+    client = ClusterClient(settings)
     try:
         client.version()
         k8s.counts(reset=True)
         began = time.monotonic()
-        for objects in each:
-            _create(client, objects)
+        for one in each:
+            client.create(one)
         seconds = time.monotonic() - began
     finally:
         client.close()
     calls, what = sum(k8s.counts().values()), _NAME.format(count)
     return [
-        Figure(what, "all created", "loop of creates", "s", [seconds]),
-        Figure(what, "API calls per job", "loop of creates", "", [calls / count]),
+        Figure(what, "all created", LOOP, "s", [seconds]),
+        Figure(what, "API calls per job", LOOP, "", [calls / count]),
     ]
 
 
-def _create(client: ClusterClient, objects: Sequence[dict[str, Any]]) -> None:
-    job, _ = client.create(objects[0])
-    meta = job["metadata"]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
-    for one in objects[1:]:
-        client.create({**one, "metadata": {**one["metadata"], "ownerReferences": [owner]}})
+def _sent(
+    documents: Sequence[str], token: str, name: str, settings: KubernetesSettings, archive: Path
+) -> dict[str, Any]:
+    """Return the Job of that name with all that its pod needs, as the daemon sends it."""
+    job, *others = (yaml.safe_load(document.replace(token, name)) for document in documents)
+    found = whole(job, [one for one in others if not is_shared(one)], settings, archive)
+    if found is None:
+        raise RuntimeError("the daemon does not send such a job in one request")
+    return dict(found)
