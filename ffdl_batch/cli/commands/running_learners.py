@@ -164,7 +164,7 @@ def _read_every(context: click.Context, parameter: click.Parameter, value: str |
               help="Interval between tables, also without a terminal.  [default: 2s]")  # fmt: skip
 @json_option("Print JSON, one line per table.")
 def top(job_id: str, learner: int | None, once: bool, every: float | None, as_json: bool) -> int:
-    """Show the processes of running learners: CPU, memory, and GPUs if the learner has nvidia-smi.
+    """Show the processes of running learners: CPU, memory, and GPUs if the learner has nvidia-smi or rocm-smi.
 
     The nodes are read only while this command runs; Ctrl-C ends it. CPU is in percent of one core. A terminal shows as
     many processes as it has lines, those with the highest use first; --once shows all.

@@ -1,6 +1,6 @@
 """Find the learners of this node, and run commands, tables of processes and stacks for the command that asks.
 
-A table shows CPU, memory, and GPUs if the learner has nvidia-smi. Nothing is measured until a command asks.
+A table shows CPU, memory, and GPUs if the learner has nvidia-smi or rocm-smi. Nothing is measured until a command asks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,19 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from ffdl_batch.controller.attach.session import NoSession, start
 from ffdl_batch.controller.attach.session_relay import Peer, PeerGone, Running, collect
 from ffdl_batch.controller.learner.agents import Agent, dump, environment, find_agents, lives, members, read
+from ffdl_batch.controller.metrics.amd_gpus import (
+    BUSY,
+    DRI,
+    DRM,
+    OPTIONS,
+    PROGRAM,
+    ROCM,
+    TOTAL,
+    USED,
+    find_cards,
+    parse_cards,
+    read_number,
+)
 from ffdl_batch.domain.launch.attach_protocol import (
     BEGIN,
     LOOK,
@@ -43,6 +56,14 @@ _SMI = ("nvidia-smi --query-gpu=%s %s && echo && nvidia-smi --query-compute-apps
     _FORM,
 )
 """Command that runs in the learner and prints its GPUs, an empty line and processes (nvidia-smi --help-query-gpu)."""
+_ROCM = (
+    'PATH="$PATH:%s"; %s %s --showproductname && echo && for file in %s/renderD*; do '
+    '[ -r "$file" ] && readlink -f "%s/${file##*/}/device"; done; :'
+) % (ROCM, PROGRAM, " ".join(OPTIONS), DRI, DRM)
+"""Command that prints the node's GPUs, an empty line and the PCI devices of the GPUs that the learner may open."""
+_SERIES = ("Card Series", "Card series", "Card Model", "Card model")
+"""The names that releases of rocm-smi give to the product."""
+_VISIBLE = ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _WRAPPED, _OWN_COMMAND = "_ffdl_agent", "TRAINING_COMMAND"
 """A word in the contract's wrapper, and the variable that the wrapper evaluates (``runtimes/learner_contract.py``)."""
 Fields = Dict[str, Any]
@@ -54,7 +75,9 @@ class LearnerTable:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._before = {}  # type: Dict[int, Tuple[float, float]]
-        self._has_gpus = bool(environment(agent.pid).get("CUDA_VISIBLE_DEVICES"))
+        variables = environment(agent.pid)
+        self._names = next((variables[name] for name in _VISIBLE if variables.get(name)), "")
+        self._commands = [_SMI, _ROCM] if self._names else []
 
     @property
     def is_over(self) -> bool:
@@ -88,14 +111,36 @@ class LearnerTable:
         return rows
 
     def _ask_gpus(self) -> "Tuple[List[Fields], Dict[int, int]]":
-        if not self._has_gpus:
-            return [], {}
-        try:
-            status, text = collect(start(self._agent, ["bash", "-c", _SMI], {}), SMI_S)
-        except NoSession:
-            return [], {}
-        self._has_gpus = status == 0
-        return parse_smi(text.decode("utf-8", "replace")) if status == 0 else ([], {})
+        """Ask by each command until one succeeds, and from then on by this one."""
+        for command in self._commands:
+            try:
+                status, text = collect(start(self._agent, ["bash", "-c", command], {}), SMI_S)
+            except NoSession:
+                return [], {}
+            printed = text.decode("utf-8", "replace")
+            found = parse_smi(printed) if command == _SMI else (parse_rocm(printed, self._names), {})
+            if status == 0 and (command == _SMI or found[0]):
+                self._commands = [command]
+                return found
+        self._commands = []
+        return [], {}
+
+
+def parse_rocm(text: str, names: str) -> List[Fields]:
+    """Return the GPUs of a learner in the output of rocm-smi, by the names that the scheduler gave it."""
+    printed, _, devices = text.rpartition("\n\n")
+    own = {os.path.basename(line.strip()).lower() for line in devices.splitlines()}
+    named = [(name.strip(), 0) for name in names.split(",") if name.strip()]
+    return [
+        {
+            "index": name,
+            "name": next((str(card[key]) for key in _SERIES if card.get(key)), "AMD GPU"),
+            "busy_percent": read_number(card.get(BUSY)),
+            "used_bytes": read_number(card.get(USED)),
+            "total_bytes": read_number(card.get(TOTAL)),
+        }
+        for name, _, card in find_cards(named, parse_cards(printed), own)
+    ]
 
 
 def parse_smi(text: str) -> "Tuple[List[Fields], Dict[int, int]]":

@@ -15,7 +15,7 @@ PROGRAM, ROCM = "rocm-smi", "/opt/rocm/bin"
 OPTIONS = ("--showuse", "--showmeminfo", "vram", "--showbus", "--showuniqueid", "--json")
 RUN_S = 30.0
 DRI, DRM = "/dev/dri", "/sys/class/drm"
-_BUSY, _USED, _TOTAL = "GPU use (%)", "VRAM Total Used Memory (B)", "VRAM Total Memory (B)"
+BUSY, USED, TOTAL = "GPU use (%)", "VRAM Total Used Memory (B)", "VRAM Total Memory (B)"
 Card = Mapping[str, object]
 
 
@@ -40,17 +40,23 @@ class AmdGpus:
             return ()
         cards = parse_cards(done.stdout.decode("utf-8", "replace"))
         own = open_addresses(self._dri, self._drm)
-        counted = [card for card in cards if _address(card) in own]
-        if len(counted) <= max((int(name) for name, _ in self._named if name.isdecimal()), default=-1):
-            counted = cards
-        by_id = {_unique_id(card): card for card in cards}
-        found = []
-        for name, learner in self._named:
-            at = int(name) if name.isdecimal() else -1
-            card = counted[at] if 0 <= at < len(counted) else by_id.get(name.rpartition("-")[2].lower())
-            if card is not None:
-                found.append(_use(name, learner, card))
-        return tuple(found)
+        return tuple(_use(name, learner, card) for name, learner, card in find_cards(self._named, cards, own))
+
+
+def find_cards(named: Sequence[Tuple[str, int]], cards: List[Card], own: Set[str]) -> List[Tuple[str, int, Card]]:
+    """Return the GPU of each name, with name and learner, as :class:`AmdGpus`. `own` has the PCI addresses of the GPUs
+    that the job may open."""
+    counted = [card for card in cards if _address(card) in own]
+    if len(counted) <= max((int(name) for name, _ in named if name.isdecimal()), default=-1):
+        counted = cards
+    by_id = {_unique_id(card): card for card in cards}
+    found = []
+    for name, learner in named:
+        at = int(name) if name.isdecimal() else -1
+        card = counted[at] if 0 <= at < len(counted) else by_id.get(name.rpartition("-")[2].lower())
+        if card is not None:
+            found.append((name, learner, card))
+    return found
 
 
 def find_program() -> str:
@@ -94,13 +100,13 @@ def _unique_id(card: Card) -> str:
 
 
 def _use(name: str, learner: int, card: Card) -> GpuUse:
-    busy = _number(card.get(_BUSY))
+    busy = read_number(card.get(BUSY))
     return GpuUse(
-        name, learner, None if busy is None else busy / 100.0, _number(card.get(_USED)), _number(card.get(_TOTAL))
+        name, learner, None if busy is None else busy / 100.0, read_number(card.get(USED)), read_number(card.get(TOTAL))
     )
 
 
-def _number(value: object) -> Optional[int]:
+def read_number(value: object) -> Optional[int]:
     """Return a count, which rocm-smi writes as a string; None for "N/A"."""
     text = str(value)
     return int(text) if text.isdecimal() else None

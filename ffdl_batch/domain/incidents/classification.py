@@ -290,7 +290,7 @@ def _last_output(cause: _Cause) -> tuple[str, ...]:
         return lines[-AFTERWORDS:]
     if sign.is_victims or sign.kind not in ("user.traceback", "node.gpu", "node.disk"):
         return ()
-    goes_on = any(word in sign.text.lower() for word in ("cuda", "nccl", "nvml"))
+    goes_on = any(word in sign.text.lower() for word in ("cuda", "nccl", "nvml", "hip"))
     return (sign.text, *lines[sign.line + 1 : sign.line + 1 + _MORE]) if goes_on else (sign.text,)
 
 

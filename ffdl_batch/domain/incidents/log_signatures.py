@@ -41,7 +41,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "node.gpu",
         re.compile(
             r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable|NVLink .*error"
-            r"|CUDA_ERROR_NVLINK_UNCORRECTABLE|GPU has fallen off the bus"
+            r"|CUDA_ERROR_NVLINK_UNCORRECTABLE|GPU has fallen off the bus|hipErrorECCNotCorrectable"
         ),
     ),
     ("data.disk_full", re.compile(r"No space left on device|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]")),

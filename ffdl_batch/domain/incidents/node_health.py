@@ -46,9 +46,10 @@ _NO_GPU = re.compile(
     r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady|system not yet initialized"
     r"|uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable"
     r"|uncorrectable NVLink error|CUDA_ERROR_NVLINK_UNCORRECTABLE"
+    r"|No HIP GPUs are available|hipErrorNoDevice|hipErrorInvalidDevice|hipErrorECCNotCorrectable"
     r"|GPU has fallen off the bus|GPU is lost|Unable to determine the device handle"
 )
-"""What CUDA and NVML report about a GPU that is missing or fails; not what they report about faulty programs."""
+"""What CUDA, NVML and HIP report about a GPU that is missing or fails; not what they report about faulty programs."""
 _NO_IO = re.compile(r"\[Errno (?:5|116)\]|Input/output error|Stale (?:NFS )?file handle")
 """EIO and ESTALE: programs do not cause them."""
 _NO_IO_ON_DEVICE = re.compile(

@@ -31,6 +31,10 @@ _SLURMD = r"(?:(?:[\w.-]+ )?slurmd(?:\[\d+\])?: )?(?:slurmd(?:-[\w.-]+)?: )?"
 """Text that may precede the word error: the host that syslog adds, and slurmd's name. Never a step, as [49.batch]."""
 
 
+_AMD = r"amdgpu (?P<device>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:amdgpu: )?"
+"""The beginning of a message of amdgpu about a GPU. Newer drivers repeat their name."""
+
+
 class _Rule(NamedTuple):
     kind: str
     pattern: Pattern[str]
@@ -70,6 +74,9 @@ KERNEL = (
     _rule("thermal", r"NVRM: (?:GPU (?P<device>[\w:.]+): )?[\w ]*[Tt]hermal (?:slowdown|shutdown)"),
     _rule("gpu", r"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<device>[0-9A-Fa-f:.]+?):? )?"
                  r"(?:RmInitAdapter failed|(?:GPU )?has fallen off the bus)", badly=True),
+    # No second source confirms these, so they drain no node.
+    _rule("ecc", _AMD + r"(?:socket: \d+, die: \d+,? )?[1-9]\d* (?:new )?uncorrectable hardware errors detected in "),
+    _rule("gpu", _AMD + r"(?:Fatal error during GPU init|GPU reset\(\d+\) failed|device lost from bus!)"),
 )  # fmt: skip
 """The first match decides. A `badly` finding drains the node if a second source confirms it (confirmation.py)."""
 _SLURMD_ERRORS = (

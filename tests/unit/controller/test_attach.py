@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.controller.attach import session as sessions
-from ffdl_batch.controller.attach.helper import LearnerTable, parse_smi
+from ffdl_batch.controller.attach.helper import LearnerTable, parse_rocm, parse_smi
 from ffdl_batch.controller.attach.session import NoSession, start
 from ffdl_batch.controller.attach.session_relay import collect
 from ffdl_batch.controller.learner import agents
@@ -169,6 +169,41 @@ def test_parse_smi_reads_gpu_and_process_memory() -> None:
     assert found == [("0", 87, 30211 << 20), ("1", None, 4 << 20)]
     assert use == {77: 30005 << 20, 8: 0}
     assert parse_smi("") == ([], {})
+
+
+CARDS = {
+    f"card{number}": {
+        "GPU use (%)": str(10 * number),
+        "VRAM Total Memory (B)": str(64 << 30),
+        "VRAM Total Used Memory (B)": str(number << 30),
+        "PCI Bus": f"0000:C{number}:00.0",
+        "Unique ID": f"0x592c190172fd5d4{number}",
+        "Card Series": "AMD Instinct MI210",
+    }
+    for number in (1, 2, 3)
+}
+ROCM_TEXT = "WARNING: AMD GPU device(s) is/are in a low-power state.\n\n" + json.dumps(CARDS) + "\n\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "devices", "used"),
+    [
+        ("0", "/sys/devices/pci0000:c0/0000:c2:00.0\n", [("0", 20, 2 << 30)]),
+        ("0,1", "/sys/a/0000:c3:00.0\n/sys/a/0000:c1:00.0\n", [("0", 10, 1 << 30), ("1", 30, 3 << 30)]),
+        ("GPU-592c190172fd5d43", "", [("GPU-592c190172fd5d43", 30, 3 << 30)]),
+        ("2", "/sys/a/0000:c1:00.0\n", [("2", 30, 3 << 30)]),
+        ("7", "", []),
+    ],
+)
+def test_parse_rocm_reads_gpus_of_learner(names: str, devices: str, used: list[tuple[str, int, int]]) -> None:
+    found = parse_rocm(ROCM_TEXT + devices, names)
+    assert [(gpu["index"], gpu["busy_percent"], gpu["used_bytes"]) for gpu in found] == used
+    assert all((gpu["name"], gpu["total_bytes"]) == ("AMD Instinct MI210", 64 << 30) for gpu in found)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "bash: rocm-smi: command not found\n", "{\n\n", "[]\n\n/sys/x\n"])
+def test_parse_rocm_of_other_output_has_no_gpus(text: str) -> None:
+    assert parse_rocm(text, "0") == []
 
 
 def test_why_refused_explains_unreadable_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def raised(sentence: str, finding: HealthLine, *more: str) -> Ended:
     ("kind", "end"),
     [
         ("node.gpu", raised(NO_GPU, GPU)),
+        ("node.gpu", raised("RuntimeError: No HIP GPUs are available", GPU)),
+        ("node.gpu", raised("RuntimeError: HIP error: hipErrorNoDevice", GPU)),
         ("node.gpu", raised("RuntimeError: CUDA error: invalid device ordinal", GPU)),
         ("node.gpu", raised("RuntimeError: CUDA error: uncorrectable ECC error encountered", replace(GPU, kind="ecc"))),
         ("node.gpu", raised("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1", GPU, *NCCL)),

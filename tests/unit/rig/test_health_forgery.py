@@ -143,7 +143,7 @@ AMD = [
 ]
 
 
-def test_node_health_reports_and_drains_nothing_for_amd_gpu(tmp_path: Path) -> None:
+def test_node_health_reports_amd_gpu_from_kernel_log_and_drains_nothing_for_it(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_GPUS="yes", HEALTH_DRAIN="yes")
     node.write("pci/0000:c1:00.0/vendor", "0x1002\n")
     for name, script in (("scontrol", SCONTROL), ("sinfo", "true"), ("rocm-smi", 'touch "$HERE/asked"; exit 1')):
@@ -151,7 +151,14 @@ def test_node_health_reports_and_drains_nothing_for_amd_gpu(tmp_path: Path) -> N
     node.write("node", f"NodeName={NODE} State=IDLE\n")
     node.logs(*AMD)
     node.look()
-    assert (node.found(), node.lasting()) == ([], [])
+    found = [(one["kind"], one["device"], one["text"].partition("amdgpu: ")[2]) for one in node.found()]
+    errors = "uncorrectable hardware errors detected in umc block"
+    assert sorted(found) == [
+        ("ecc", "0000:c1:00.0", f"2 {errors}"),
+        ("ecc", "0000:c1:00.0", f"socket: 0, die: 0 1 new {errors}"),
+        ("gpu", "0000:c1:00.0", "device lost from bus!"),
+    ]
+    assert node.lasting() == []
     assert not (tmp_path / "told").exists() and not (tmp_path / "asked").exists()
 
 

@@ -126,6 +126,14 @@ class Node:
 FINDINGS = [
     (OFF_THE_BUS, "gpu", "0000:3b:00"),
     ("NVRM: Xid (PCI:0000:3b:00): 48, pid='<unknown>', DBE (double bit error)", "ecc", "0000:3b:00"),
+    ("amdgpu 0000:c3:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block", "ecc", "0000:c3:00.0"),
+    (
+        "amdgpu 0000:c3:00.0: amdgpu: socket: 0, die: 1, 3 uncorrectable hardware errors detected in umc block",
+        "ecc",
+        "0000:c3:00.0",
+    ),
+    ("amdgpu 0000:03:00.0: Fatal error during GPU init", "gpu", "0000:03:00.0"),
+    ("amdgpu 0000:03:00.0: amdgpu: GPU reset(2) failed", "gpu", "0000:03:00.0"),
     ("NVRM: Xid (PCI:0000:3b:00): 63, Row Remapper: New row marked", "ecc", "0000:3b:00"),
     ("NVRM: Xid (PCI:0000:3b:00): 95, pid=7, Uncontained", "ecc", "0000:3b:00"),
     ("NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error detected on link 3", "nvlink", "0000:3b:00"),
