@@ -1,9 +1,9 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
 `footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `shared-cache`, `kubernetes`, `recovery`, `fairness`,
-`elastic`, `elastic-model` and `elastic-optimiser` need nothing but this machine; `site` needs root; the others, and
-`recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are printed
-beside the figures.
+`elastic`, `elastic-model`, `elastic-optimiser` and `web` need nothing but this machine; `site` needs root; the others,
+and `recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are
+printed beside the figures.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from tests.benchmarks.submitting import (
     measure_start,
 )
 from tests.benchmarks.traffic import measure_traffic
+from tests.benchmarks.web_page import measure_web
 from tests.cluster.images import provide_image
 from tests.cluster.rig import Cluster
 from tests.proof.desk import Desk
@@ -71,6 +72,7 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "elastic": measure_elastic,
     "elastic-model": measure_elastic_model,
     "elastic-optimiser": measure_elastic_optimiser,
+    "web": measure_web,
 }
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
