@@ -19,6 +19,7 @@ from ffdl_batch.web.job_pages import JobPages
 from ffdl_batch.web.jobs import JobTable
 from ffdl_batch.web.logs import Logs
 from ffdl_batch.web.pages import Site
+from ffdl_batch.web.reports import Reports
 from ffdl_batch.web.submitting import Submitting
 
 
@@ -26,7 +27,7 @@ def create_app(client: AsyncClient, keys: Keys, title: str) -> ASGIApp:
     """Return the application for the daemon of `client`. `title` says whose it is."""
     site = Site(client, title)
     table, pages, logs = JobTable(site), JobPages(site), Logs(site)
-    actions, submitting = Actions(site), Submitting(site)
+    actions, submitting, reports = Actions(site), Submitting(site), Reports(site)
 
     async def on_error(request: Request, error: Exception) -> Response:
         return site.render_error(request, error)
@@ -38,6 +39,7 @@ def create_app(client: AsyncClient, keys: Keys, title: str) -> ASGIApp:
         Route("/submit", submitting.show),
         Route("/submit", submitting.submit, methods=["POST"]),
         Route("/submit/check", submitting.check, methods=["POST"]),
+        Route("/reports", reports.show),
         Route("/compare", pages.compare),
         Route("/compare/metrics.json", pages.compare_json),
         Route("/jobs/{job_id}", pages.overview),

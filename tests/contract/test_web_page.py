@@ -187,6 +187,15 @@ def test_log_page_shows_colours_finds_lines_and_downloads_all(desk: Desk, page: 
     assert live.rstrip().endswith('data: ""')
 
 
+def test_reports_show_usage_and_failures(desk: Desk, page: Page) -> None:
+    failed = desk.submit("fails", "exit 3")
+    desk.await_state(failed, "FAILED")
+    status, text, _ = page.ask("/reports?days=1")
+    assert (status, "1, 1 of them submitted in this time" in text) == (200, True)
+    until(lambda: "<code>user." in page.ask("/reports?days=1")[1], "the incident in the report")
+    assert '<a href="/reports?days=7" aria-current="page">' in page.ask("/reports?days=<b>")[1]
+
+
 def test_form_checks_plans_and_submits_as_commands_do(desk: Desk, page: Page) -> None:
     text = (
         "name: typed\r\nframework:\r\n  name: custom\r\n  version: python-numpy\r\n"
