@@ -8,6 +8,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,15 @@ def test_kubernetes_submit_makes_small_job_by_one_request_beside_shared_policy(s
     assert seen.phase is Phase.PENDING and known is not None
     kept = known["spec"]["template"]["metadata"]["annotations"]
     assert "ffdl-batch/name" in kept and not any("model" in key for key in kept), "the daemon keeps no copy of models"
+
+
+def test_kubernetes_submit_asks_once_for_policy_of_jobs_that_begin_together(site: Site) -> None:
+    plans = [site.plan(user_env={}) for _ in range(4)]
+    requests_of(site)
+    with ThreadPoolExecutor(len(plans)) as pool:
+        found = list(pool.map(site.scheduler.submit, plans))
+    assert found == [NativeId(plan.token) for plan in plans]
+    assert requests_of(site) == {"get networkpolicies": 1, "create networkpolicies": 1, "create jobs": len(plans)}
 
 
 def test_kubernetes_submit_makes_config_map_of_suspended_job_for_model_that_no_annotation_holds(site: Site) -> None:
