@@ -56,3 +56,48 @@ def trim(as_json: bool) -> int:
             f"{'was' if done.removed == 1 else 'were'} removed{over}"
         )
     return ExitCode.FAILED if done.over else ExitCode.OK
+
+
+@cache.command()
+@click.option(
+    "--store", "stores", multiple=True, required=True, metavar="URL", help="Endpoint of an S3 store. Repeat it."
+)
+@click.option("--directory", default="/var/cache/ffdl-shared", show_default=True, help="Directory of the contents.")
+@click.option("--size", required=True, callback=lambda _c, _o, text: _bytes(text), help="Limit, as 2TB or in bytes.")
+@click.option("--window", default=3600.0, show_default=True, type=click.FloatRange(min=1), help="Seconds of a window.")
+@click.option("--socket", default="/run/ffdl-cache/socket", show_default=True, help="Socket for readers.")
+def serve(stores: tuple[str, ...], directory: str, size: int, window: float, socket: str) -> int:
+    """Serve a shared cache to all users of this node: one copy for all who may read an object.
+
+    For each request, the service reads one byte from the store with the reader's signature. Only the named stores are
+    contacted. Run it by the unit ffdl-cache.service, as an account of its own, not as root. At the end of each window,
+    it prints what each user read and was charged for, as a line of JSON.
+
+    Exit code 69: the directory or the socket cannot be used, or another service uses the directory.
+    """
+    import signal
+
+    from ffdl_batch.domain.network_address import is_web_address
+    from ffdl_batch.staging.shared_cache.service import Place, Service
+
+    for store in stores:
+        if not is_web_address(store) or "@" in store:
+            raise click.BadParameter(f"{store!r} is not the address of a store", param_hint="--store")
+    place = Place(directory, socket, [store.rstrip("/") for store in stores], size, window, click.echo)
+    try:
+        service = Service(place)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: service.stop())
+        service.serve()
+    except OSError as error:
+        raise Stop(ExitCode.UNAVAILABLE, f"the cache cannot be served: {error}") from error
+    return ExitCode.OK
+
+
+def _bytes(text: str) -> int:
+    from ffdl_batch.domain.quantity import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error

@@ -11,7 +11,7 @@ from ffdl_batch.exit_handling import run
 from ffdl_batch.lazy_group import LazyGroup
 
 GROUPS: dict[str, tuple[str, str]] = {
-    "cache": ("cache:cache", "Trim the cache of data sets to its limit."),
+    "cache": ("cache:cache", "Trim the cache of data sets to its limit, and serve a shared one."),
     "db": ("database.command:db", "Upgrade, check, back up and restore the database."),
     "doctor": ("doctor:doctor", "Find what would make jobs fail."),
     "emergency": ("site_tenants:emergency", "Stop users, or the whole service of a site."),

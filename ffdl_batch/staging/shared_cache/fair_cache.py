@@ -26,6 +26,8 @@ class FairCache:
         self.limit, self._random = limit, random
         self.held: OrderedDict[str, int] = OrderedDict()
         """Item -> size, the least recently used first."""
+        self.reserved: dict[str, int] = {}
+        """Fill -> bytes that will be held when it ends."""
         self.lottery = Lottery()
         self.licensed: Content = frozenset()
         self.filled: defaultdict[str, float] = defaultdict(float)
@@ -38,8 +40,8 @@ class FairCache:
 
     @property
     def bytes(self) -> int:
-        """Return what is held."""
-        return sum(self.held.values())
+        """Return what is held or reserved."""
+        return sum(self.held.values()) + sum(self.reserved.values())
 
     def ask(self, tenant: str, item: str, size: int) -> bool:
         """Record that the tenant reads the item. Return whether it is held."""
@@ -76,6 +78,13 @@ class FairCache:
         """Record that the item is no longer held."""
         self.held.pop(item, None)
 
+    def rename(self, item: str, known: str) -> None:
+        """Record that an item turned out to be the same as another one, whose name is `known`."""
+        for demand in self._demands.values():
+            if item in demand:
+                demand[known] = demand.get(known, 0.0) + demand.pop(item)
+                self._sizes[known] = self._sizes[item]
+
     def charge_fill(self, tenant: str, item: str, size: int) -> None:
         """Charge a fill to the tenants that need the item, or to the one that asked if it was not known before."""
         for payer, part in (self._shares.get(item) or {tenant: 1.0}).items():
@@ -83,17 +92,25 @@ class FairCache:
 
     def end_window(self) -> None:
         """Charge for what is held, and draw which items have a right to stay in the next window."""
-        demands = {tenant: _largest(demand) for tenant, demand in self._demands.items() if demand}
-        self.lottery = fair_lottery(demands, self._sizes, self.limit)
-        self._shares = shares(self.lottery, demands)
+        demands, sizes = self.demands()
+        self.begin_window(demands, fair_lottery(demands, sizes, self.limit))
+
+    def demands(self) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Return copies of the demand of each tenant, and of the sizes."""
+        largest = {tenant: dict(_largest(demand)) for tenant, demand in self._demands.items()}
+        return largest, dict(self._sizes)
+
+    def begin_window(self, demands: Mapping[str, Mapping[str, float]], lottery: Lottery) -> None:
+        """Begin a window with the lottery of these demands."""
+        self.lottery, self._shares = lottery, shares(lottery, demands)
         for item, size in self.held.items():
             for payer, part in self._shares.get(item, {}).items():
                 self.kept[payer] += part * size
-        self.licensed = self.lottery.draw(self._random)
+        self.licensed = lottery.draw(self._random)
         self._demands = {
             tenant: left
-            for tenant, demand in demands.items()
-            if (left := {item: value * MEMORY for item, value in demand.items() if value * MEMORY >= LEAST_DEMAND})
+            for tenant, demand in self._demands.items()
+            if (left := {i: v * MEMORY for i, v in _largest(demand).items() if v * MEMORY >= LEAST_DEMAND})
         }
         named = {item for demand in self._demands.values() for item in demand}
         self._sizes = {item: size for item, size in self._sizes.items() if item in named}

@@ -61,21 +61,26 @@ def fair_lottery(demands: Demands, sizes: Mapping[str, int], limit: int) -> Lott
     if not tenants:
         return Lottery()
     contents = list(dict.fromkeys(best_content(demand, sizes, limit)[0] for demand in tenants))
+    table = [[_value(content, demand) for demand in tenants] for content in contents]
     chances = [1 / len(contents)] * len(contents)
     gap = float("inf")
-    for _ in range(ROUNDS):
-        table = [[_value(content, demand) for demand in tenants] for content in contents]
+    for turn in range(ROUNDS):
         chances = _balance(table, chances)
-        contents, chances = _likely(contents, chances)
-        gap, found = _gap(contents, chances, tenants, sizes, limit)
-        if gap <= TOLERANCE:
+        likely = [n for n, chance in enumerate(chances) if chance >= LEAST_CHANCE]
+        whole = sum(chances[n] for n in likely)
+        contents, table, chances = (
+            [contents[n] for n in likely],
+            [table[n] for n in likely],
+            [chances[n] / whole for n in likely],
+        )
+        gap, found = _gap(chances, table, tenants, sizes, limit)
+        if gap <= TOLERANCE or turn == ROUNDS - 1:
             break
         if found not in contents:
             share = 1 / (len(contents) + 1)
             chances = [chance * (1 - share) for chance in chances] + [share]
             contents.append(found)
-    else:
-        gap, _ = _gap(contents, chances, tenants, sizes, limit)
+            table.append([_value(found, demand) for demand in tenants])
     return Lottery(tuple(contents), tuple(chances), max(0.0, gap))
 
 
@@ -158,24 +163,17 @@ def _balance(table: Sequence[Sequence[float]], chances: list[float]) -> list[flo
     return chances
 
 
-def _likely(contents: list[Content], chances: list[float]) -> tuple[list[Content], list[float]]:
-    kept = [(content, chance) for content, chance in zip(contents, chances, strict=True) if chance >= LEAST_CHANCE]
-    whole = sum(chance for _, chance in kept)
-    return [content for content, _ in kept], [chance / whole for _, chance in kept]
-
-
 def _gap(
-    contents: Sequence[Content],
     chances: Sequence[float],
+    table: Sequence[Sequence[float]],
     tenants: Sequence[Mapping[str, float]],
     sizes: Mapping[str, int],
     limit: int,
 ) -> tuple[float, Content]:
     """Return how much more than the number of tenants a content can be worth, relative to it, and such a content."""
-    lottery = Lottery(tuple(contents), tuple(chances))
     weights: dict[str, float] = defaultdict(float)
-    for demand in tenants:
-        whole = lottery.value(demand)
+    for n, demand in enumerate(tenants):
+        whole = sum(chance * row[n] for chance, row in zip(chances, table, strict=True))
         for item, value in demand.items():
             weights[item] += value / whole
     found, most = best_content(weights, sizes, limit)

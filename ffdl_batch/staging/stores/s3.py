@@ -27,6 +27,7 @@ from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Denied, Fault, ObjectChanged, TemporaryFailure, UnknownUpload
 from ffdl_batch.staging.stores.digests import count_of_parts, is_md5
 from ffdl_batch.staging.stores.http import byte_range, failure_of_status, require_trusted
+from ffdl_batch.staging.stores.shared_reads import SharedReads
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item, Sent, library
 
 _CLASSES = {
@@ -66,6 +67,7 @@ class S3Store:
     ) -> None:
         self._bucket = address.container
         self._errors = library("botocore.exceptions", "s3")
+        self._shared = SharedReads(address, credentials if token is None else {})
         self._client = _client(address, credentials, connections)
         self._client.meta.events.register_last("before-call.s3", _at_once)
         if token is not None:
@@ -123,6 +125,10 @@ class S3Store:
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
         """See :class:`ffdl_batch.staging.stores.store.Store`."""
+        with self._shared.read(item, start, end) as shared:
+            if shared is not None:
+                yield shared
+                return
         wanted = byte_range(item, start, end)
         asked = {"Range": wanted} if wanted else {}
         found = self._call("get_object", Key=item.key, IfMatch=f'"{item.etag}"', **asked)

@@ -38,7 +38,7 @@ def test_wheel_contains_every_file_that_documents_name(names: set[str]) -> None:
 def test_wheel_contains_every_program_that_units_start(names: set[str]) -> None:
     started = {found for unit in (ROOT / "slurm-configs").rglob("*.*") if unit.suffix != ".pyc" and unit.is_file()
                for found in STARTED.findall(unit.read_text(encoding="utf-8"))}  # fmt: skip
-    assert {program for program, _ in started} == {"ffdl", "ffdl-submitd", "ffdl-hub", "python3"}
+    assert {program for program, _ in started} == {"ffdl", "ffdl-admin", "ffdl-submitd", "ffdl-hub", "python3"}
     for program, module in started:
         path = f"{module.replace('.', '/')}.py" if module else f"ffdl_batch-{__version__}.data/scripts/{program}"
         assert path in names
