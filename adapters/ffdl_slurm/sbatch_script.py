@@ -63,17 +63,11 @@ def render_script(options: Iterable[SbatchOption], command: Sequence[str], befor
 
 
 def render_array_script(options: Iterable[SbatchOption], command: Sequence[str], tasks: str, log: str) -> str:
-    """Return the script of a native array. Each task finds its attempt's directory in the table `tasks`. `command` ends
-    with the launch file in it, and the output is appended to its file `log` ("" = the file that Slurm chooses)."""
-    lines = [
-        f"{NATIVE_ID}=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID",
-        f"export {NATIVE_ID}",
-        f'attempt=$(sed -n "s/^$SLURM_ARRAY_TASK_ID //p" {_quote([tasks])})',
-        '[ -n "$attempt" ] && cd -- "$attempt" || { echo "task $SLURM_ARRAY_TASK_ID has no directory" >&2; exit 66; }',
-    ]
-    if log:
-        lines.append(f"exec >>{_quote([log])} 2>&1")
-    return _render(options, [*lines, f'exec {_quote(command)} "$attempt/launch.json"'])
+    """Return the script of a native array. `command` ends with the head; each task finds its attempt's directory in the
+    table `tasks`, or makes it. The output is appended to its file `log` ("" = the file that Slurm chooses)."""
+    lines = [f"{NATIVE_ID}=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID", f"export {NATIVE_ID}"]
+    words = (*command, "--tasks", tasks, *(("--log", log) if log else ()))
+    return _render(options, [*lines, f'exec {_quote(words)} --task "$SLURM_ARRAY_TASK_ID"'])
 
 
 def _render(options: Iterable[SbatchOption], lines: Sequence[str]) -> str:

@@ -9,7 +9,7 @@
       secrets/<name>              0600; set by `ffdl secret set`
       secrets/.holders/<id>       empty; a job or an array whose directory may hold secrets
       arrays/<array id>/          manifest.yml, secrets.json, environment.json of all its elements
-        chunk-<n>/                script.sh, tasks, submit/ of elements submitted as one native array
+        chunk-<n>/                script.sh, tasks, elements.json, submit/ of elements submitted as one native array
       models/<sha256>.zip         submitted model archives by content
       images/                     images that need credentials, if nodes have no cache
       jobs/<job id>/
@@ -211,6 +211,12 @@ class AttemptDir:
     def tasks(self) -> str:
         """A line ``<task> <attempt's directory>`` for each task of a native array."""
         return self._join("tasks")
+
+    @property
+    def elements(self) -> str:
+        """The table from which the directories of a native array's elements are made; see
+        :mod:`ffdl_batch.attempt.element_files`. Mode 0600."""
+        return self._join("elements.json")
 
     @property
     def launch(self) -> str:

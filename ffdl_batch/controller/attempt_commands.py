@@ -8,6 +8,8 @@ import sys
 from typing import List, Optional
 
 from ffdl_batch import __version__
+from ffdl_batch.attempt.element_files import NoElement, find_task
+from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
@@ -16,6 +18,8 @@ from ffdl_batch.host import nonblocking_stderr
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 EXIT_BAD_LAUNCH_FILE = 78
+EXIT_NO_TASK = 66
+"""The task of a native array has no attempt (sysexits.h EX_NOINPUT)."""
 EXIT_UNAVAILABLE = 69
 EXIT_PLATFORM = 74
 LAUNCH_PATIENCE_S = 120.0
@@ -35,12 +39,15 @@ def main(arguments: List[str]) -> int:
         ("upload", "store the pending uploads of an attempt that has ended"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("--launch", required=True, help="the launch file")
+        command.add_argument("--launch", required=name != "head", help="the launch file")
         if name == "node":
             command.add_argument("--rank", type=int, help="the node's rank; else from the scheduler's variable")
         if name == "head":
             words = "exit with 0 even if the attempt failed, so that the scheduler does not start it again"
             command.add_argument("--exit-zero", action="store_true", help=words)
+            command.add_argument("--tasks", help="the table of a native array's tasks, instead of --launch")
+            command.add_argument("--task", default="", help="the number of the task")
+            command.add_argument("--log", help="append the output to this file of the attempt")
         if name == "upload":
             words = "write the final record if a killed head wrote none: if everything is stored, or always"
             command.add_argument("--final-record", choices=("when-stored", "always"), default="", help=words)
@@ -48,7 +55,14 @@ def main(arguments: List[str]) -> int:
     options = parser.parse_args(arguments)
     if options.command == "probe-isolation":
         return _probe()
-    path = os.path.abspath(options.launch)
+    if not options.launch and not options.tasks:
+        parser.error("head needs --launch or --tasks")
+    if not options.launch:
+        return _run_task(os.path.abspath(options.tasks), options)
+    return _run(os.path.abspath(options.launch), options)
+
+
+def _run(path: str, options: argparse.Namespace) -> int:
     try:
         launch = _read_launch(path)
     except (LaunchFileError, OSError, UnicodeDecodeError) as error:
@@ -67,6 +81,26 @@ def main(arguments: List[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: {launch.attempt_dir}: {error}\n")
         return EXIT_PLATFORM
+
+
+def _run_task(tasks: str, options: argparse.Namespace) -> int:
+    """Run the head of a task of a native array in the directory of its attempt, which is made if it is not
+    complete."""
+    try:
+        attempt = patiently(lambda: find_task(tasks, options.task), os.sep, LAUNCH_PATIENCE_S, awaits_space=True)
+        os.chdir(attempt.path)
+        if options.log:
+            output = open_own(os.path.join(attempt.path, options.log), os.O_WRONLY | os.O_APPEND)
+            for descriptor in (1, 2):
+                os.dup2(output, descriptor)
+            os.close(output)
+    except NoElement as error:
+        sys.stderr.write(f"ffdl-controller: {error}\n")
+        return EXIT_NO_TASK
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: {tasks}: {error}\n")
+        return EXIT_PLATFORM
+    return _run(attempt.launch, options)
 
 
 def _read_launch(path: str) -> LaunchFile:

@@ -12,7 +12,7 @@ from ffdl_batch.domain.outcome.observation import NativeId
 from tests.crash.conftest import MakeWorld
 from tests.crash.world import Findings, World, WorldOptions
 
-STEPS = ("claimed", "deploying", "chunk written", "chunk marked", "chunk submitted", "queued")
+STEPS = ("claimed", "deploying", "planned together", "chunk written", "chunk marked", "chunk submitted", "queued")
 ELEMENTS = 3
 ARRAY = "{array: 0-2}"
 

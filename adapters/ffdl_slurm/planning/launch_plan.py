@@ -129,7 +129,7 @@ def _array_script(
     chunk = directory.chunk(UNNUMBERED)
     whole = replace(request, token=chunk_name(request.spec.element.array, UNNUMBERED), attempt_dir=chunk)
     options = batch_options(whole, settings, node, mark, as_array=True)
-    command = (request.facts.python, *request.facts.controller, *_head_words(request), "--launch")
+    command = (request.facts.python, *request.facts.controller, *_head_words(request))
     return render_array_script(options, command, chunk.tasks, "" if request.spec.batch.output else BATCH_LOG)
 
 

@@ -1,8 +1,10 @@
 """Submits elements of arrays that are ready at the same time as native arrays, if the backend has them.
 
-The order of steps is as safe as for one job. Every element's row is DEPLOYING with its own token and committed, its
-files are written, and its mark names its task in the native array. Then one call submits all of them. An element that
-is found in DEPLOYING is searched under both names. Elements that cannot be submitted together are submitted alone.
+The order of steps is as safe as for one job. Every element's row is DEPLOYING with its own token and committed. The
+table of the native array has the tasks and the files of its elements, and its mark is written. Then one call submits
+all of them. An element that is found in DEPLOYING gets its directory and its own mark from the table, and is searched
+under both names. Elements that were planned by themselves have their directories and marks before the call. Elements
+that cannot be submitted together are submitted alone.
 
 If the owner limits how many elements of an array run at once, only one native array of it is submitted at a time,
 because the limit of a native array applies only to its own tasks.
@@ -14,9 +16,10 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 
+from ffdl_batch.attempt.element_files import encode_table
 from ffdl_batch.domain.job.array import chunk_name, mark_of, why_elements_wait
 from ffdl_batch.domain.job.job import Job, JobId, Token
 from ffdl_batch.domain.job_state import JobState, RequestedAction
@@ -25,13 +28,14 @@ from ffdl_batch.domain.scheduler_errors import (
     AccountingUnreachable,
     ArraysRefused,
     NotNow,
+    RefusedBySite,
     SchedulerUnreachable,
     TooMany,
 )
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.ports.scheduler import Scheduler
-from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk
+from ffdl_batch.runtimes.launch_request import ArrayPlan, Chunk, PlannedFile
 from ffdl_batch.services.deployment.delivery import Delivery, Member
 from ffdl_batch.services.deployment.result_writer import Decided
 from ffdl_batch.services.deployment.step_lease import Delay
@@ -44,6 +48,7 @@ from ffdl_batch.services.job_files.attempt_directory import (
     materialize_chunk,
     unmark_begun,
 )
+from ffdl_batch.services.job_files.element_directory import make_directories
 from ffdl_batch.services.outcome.attempt_records import claim_owner
 
 log = logging.getLogger(__name__)
@@ -76,6 +81,8 @@ class ArraySubmission:
         late: set[JobId] = set()
         asked: dict[str, list[Job]] = {}
         adapters, root = self.delivery.adapters, self.delivery.storage.root
+        jobs = list(jobs)
+        make_directories(root, [job for job in jobs if job.state is JobState.DEPLOYING])
         for job in jobs:
             if job.state is JobState.DEPLOYING and adapters.may_ask(job.backend):
                 asked.setdefault(job.backend, []).append(job)
@@ -214,7 +221,8 @@ class ArraySubmission:
             return self._send_one_by_one(members)
         materialize_chunk(plan)
         self.delivery.reached("chunk written")
-        self._mark(members, plan)
+        self._mark([member for member in members if member.table is None], plan)
+        mark_begun(plan.chunk.directory, by=lease.token)
         self.delivery.reached("chunk marked")
         return self._submit(members, plan)
 
@@ -231,7 +239,14 @@ class ArraySubmission:
             max_array_size=adapters.facts(first.backend).max_array_size,
             limit=limit if limit is not None and limit < len(members) else None,
         )
-        return adapter.plan_array(chunk, [member.plan for member in members])
+        plan = adapter.plan_array(chunk, [member.plan for member in members])
+        shared = [member for member in members if member.table is not None]
+        if plan is None or not shared:
+            return plan
+        table = shared[0].table  # elements of an array are planned together once a step
+        assert table is not None
+        text = encode_table(table.only([member.job.id for member in shared]))
+        return replace(plan, files=(PlannedFile("elements.json", text), *plan.files))
 
     def _mark(self, members: Sequence[Member], plan: ArrayPlan) -> None:
         def mark(member: Member) -> None:
@@ -244,8 +259,12 @@ class ArraySubmission:
     def _submit(self, members: Sequence[Member], plan: ArrayPlan) -> Sequence[Decided]:
         def ask(adapter: Scheduler) -> Mapping[Token, NativeId]:
             assert isinstance(adapter, SubmitsArrays)  # `takes` has checked it
-            with self.delivery.in_flight.sending([member.job for member in members]):
-                return adapter.submit_array(plan)
+            try:
+                with self.delivery.in_flight.sending([member.job for member in members]):
+                    return adapter.submit_array(plan)
+            except RefusedBySite:  # the scheduler is searched for all of them, by their marks
+                make_directories(self.delivery.storage.root, [member.job for member in members])
+                raise
 
         def unmark() -> None:
             for member in members:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from ffdl_batch.attempt.element_files import ElementTable, write_element
 from ffdl_batch.domain.job.job import Change, Job, Token
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.scheduler_errors import (
@@ -55,10 +56,12 @@ Reached = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A job whose attempt is planned and whose files are written."""
+    """A job whose attempt is planned and whose files are written, or are in `table`."""
 
     job: Job
     plan: LaunchPlan
+    table: ElementTable | None = None
+    """Set for an element whose directory is made when its task starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class Delivery:
         job, plan = member.job, member.plan
         if not self._renew(job, leased_at):
             return ()
+        if member.table is not None and job.spec.element is not None:
+            write_element(self.storage.root, job.spec.element.array, member.table, job.id)
 
         def ask(adapter: Scheduler) -> Mapping[Token, NativeId]:
             mark_begun(plan.attempt_dir, by=self.lease.token)

@@ -31,6 +31,7 @@ from ffdl_batch.services.deployment.array_submission import ArraySubmission
 from ffdl_batch.services.deployment.attempt_planning import plan_attempt, plan_template
 from ffdl_batch.services.deployment.delivery import Delivery, Member, Reached
 from ffdl_batch.services.deployment.elastic_pools import ElasticPools
+from ffdl_batch.services.deployment.element_plans import gather, plan_together
 from ffdl_batch.services.deployment.result_writer import Decided, InFlight, Outcomes
 from ffdl_batch.services.deployment.step_lease import Delay, StepLease
 from ffdl_batch.services.deployment.submission_results import (
@@ -45,6 +46,7 @@ from ffdl_batch.services.deployment.submission_results import (
 from ffdl_batch.services.deployment.waiting_jobs import Throttle, Waiting, hold_back
 from ffdl_batch.services.job_files.attempt_directory import begun_at, materialize, materialize_template
 from ffdl_batch.services.job_files.control_cell import write_control
+from ffdl_batch.services.job_files.element_directory import make_first_attempt
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import Leases
 from ffdl_batch.services.outcome.attempt_records import claim_owner, read_final
@@ -185,7 +187,10 @@ class Deployer:
                     if not send_arrays() and not in_flight.is_followed:
                         in_flight.is_followed = begin_next()
 
-                for job in begun:
+                shared, alone = gather(self._storage, self._adapters, begun)
+                for elements in shared:
+                    outcomes.expect(pool.submit(self._together, step, elements, begins_at))
+                for job in alone:
                     outcomes.expect(pool.submit(self._one, step, job, begins_at))
                 for job in found:
                     if job.id not in late:
@@ -227,6 +232,27 @@ class Deployer:
         """Bring one job one step further. `begun_at_s` is when this step began its attempt (monotonic); None if the
         attempt had begun before."""
         return step.delivery.attend([job], lambda: self._advance(step, job, begun_at_s))
+
+    def _together(self, step: _Step, jobs: Sequence[Job], begun_at_s: float) -> Sequence[Decided]:
+        """Plan elements of an array together, or each by itself if they do not permit that."""
+        alone: list[Job] = []
+
+        def plan() -> Sequence[Decided]:
+            if not self._may_ask(jobs[0]):
+                step.lease.put_off([Delay(job, LOOK_AGAIN_S) for job in jobs])
+                return ()
+            self._reached("deploying")
+            members = plan_together(self._storage, self._adapters, self._node_exclusion, jobs)
+            if members is None:
+                alone.extend(jobs)
+                return ()
+            self._reached("planned together")
+            for member in members:
+                step.arrays.await_others(member)
+            return ()
+
+        step.delivery.attend(jobs, plan)
+        return [one for job in alone for one in self._one(step, job, begun_at_s)]
 
     def _advance(self, step: _Step, job: Job, begun_at_s: float | None) -> Sequence[Decided]:
         """Decide about a job. Return nothing if the job was put off, or waits for other elements of its array."""
@@ -288,6 +314,7 @@ class Deployer:
 
     def _submit(self, step: _Step, job: Job, begun_at_s: float | None = None) -> Sequence[Decided]:
         """Plan the attempt, write its files, and submit it, or let it wait for other elements of its array."""
+        make_first_attempt(self._storage.root, job)
         try:
             plan = plan_attempt(self._storage, self._adapters, self._node_exclusion, job)
         except InvalidRequest as error:

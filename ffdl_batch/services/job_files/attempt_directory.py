@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ffdl_batch.attempt.element_files import places_of
 from ffdl_batch.attempt.file_writer import write_bytes, write_text
 from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, DamagedFile, find_text, read_head, read_object
@@ -35,7 +36,7 @@ def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
     has cached their absence.
     """
     job_dir, attempt = root.job(job.id), plan.attempt_dir
-    for directory in (job_dir.path, job_dir.checkpoints, *_directories(attempt)):
+    for directory in (job_dir.path, job_dir.checkpoints, *places_of(attempt)):
         Path(directory).mkdir(mode=0o700, exist_ok=True)
     _place_manifest(root, job)
     _link(Path(root.model(job.model_digest)), Path(job_dir.model_archive))
@@ -74,7 +75,7 @@ def materialize_chunk(plan: ArrayPlan) -> None:
 def empty_chunk(chunk: AttemptDir) -> None:
     """Remove the files of a chunk that the scheduler has provably not accepted. The directory stays, so that its number
     is not used again."""
-    for path in (Path(chunk.script), Path(chunk.tasks)):
+    for path in (Path(chunk.elements), Path(chunk.script), Path(chunk.tasks)):
         path.unlink(missing_ok=True)
     shutil.rmtree(chunk.submit, ignore_errors=True)
 
@@ -102,19 +103,6 @@ def _write_files(plan: LaunchPlan) -> None:
         if target.parent != directory:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_text(target, file.text, file.mode, durable=False)
-
-
-def _directories(attempt: AttemptDir) -> tuple[str, ...]:
-    return (
-        attempt.path,
-        attempt.submit,
-        attempt.events,
-        attempt.state,
-        attempt.model,
-        attempt.data,
-        attempt.results,
-        attempt.logs,
-    )
 
 
 def _place_manifest(root: Root, job: Job) -> None:

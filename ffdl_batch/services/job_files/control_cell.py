@@ -80,7 +80,8 @@ def write_control(
 ) -> bool:
     """Change the cell of the job's current attempt; None keeps a value. Raises OSError.
 
-    Return False if the attempt has no directory yet. The deployer or the watcher writes the cell later.
+    Return False if the attempt has no directory yet. The deployer or the watcher writes the cell later. The directory
+    of an element that waits as a task of a native array is created, so that the task finds the request.
     """
     if job.attempt == 0:
         return False
@@ -95,7 +96,7 @@ def write_control(
             run=before.run if drill is None else newest_run(attempt) if drill else 0,
             learners=before.learners if learners is None else learners,
         )
-        return _write(attempt, before, after)
+        return _write(attempt, before, after, creates=_may_be_task(job))
 
 
 def note_drill(root: Root, job: Job, drill: DrillEvent) -> str:
@@ -120,7 +121,7 @@ def mark_abandoned(root: Root, job: Job, mark: AbandonMark) -> bool:
     with _WRITING:
         before = read_control(attempt)
         after = replace(before, attempt=max(job.attempt, before.attempt), abandon_mark=mark)
-        return _write(attempt, before, after, durable=True)
+        return _write(attempt, before, after, durable=True, creates=_may_be_task(job))
 
 
 def fence_earlier(root: Root, job: Job) -> int:
@@ -135,11 +136,23 @@ def fence_earlier(root: Root, job: Job) -> int:
     return fenced
 
 
-def _write(attempt: AttemptDir, before: Control, after: Control, *, durable: bool = False) -> bool:
+def _may_be_task(job: Job) -> bool:
+    """Whether the attempt may be a task of a native array, whose directory is made when the task starts."""
+    return job.spec.element is not None and job.attempt == 1 and bool(job.native_id)
+
+
+def _write(
+    attempt: AttemptDir, before: Control, after: Control, *, durable: bool = False, creates: bool = False
+) -> bool:
     if before == after:
         return True
+    text = json.dumps(to_plain(after)) + "\n"
     try:
-        write_text(attempt.control, json.dumps(to_plain(after)) + "\n", durable=durable)
+        write_text(attempt.control, text, durable=durable)
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        if not creates:
+            return False
+        for directory in (Path(attempt.path).parent, Path(attempt.path)):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        write_text(attempt.control, text, durable=durable)
     return True

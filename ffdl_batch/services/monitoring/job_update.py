@@ -27,6 +27,7 @@ from ffdl_batch.services.backends.node_exclusion import KEPT_OFF
 from ffdl_batch.services.deployment.submission_results import age, sought
 from ffdl_batch.services.incidents.incident_recorder import Ends, Policies
 from ffdl_batch.services.job_files.control_cell import write_control
+from ffdl_batch.services.job_files.element_directory import make_directories
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.monitoring.scheduler_calls import keep_off, let_back, take_away
 from ffdl_batch.services.monitoring.watch_state import Memories, Memory
@@ -273,6 +274,7 @@ class Judge:
     def _all_named(self, job: Job) -> frozenset[NativeId] | None:
         """Return the scheduler's jobs, present or past, with the attempt's token; None if it does not answer now."""
         attempt = self._storage.root.job(job.id).attempt(job.attempt)
+        make_directories(self._storage.root, [job])
         try:
             with self._adapters.asking(job.backend) as adapter:
                 return adapter.find(job.token, attempt)

@@ -16,6 +16,7 @@ from ffdl_batch.domain.outcome.observation import Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Verdict, VerdictKind
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_files.attempt_directory import begun_at
+from ffdl_batch.services.job_files.element_directory import make_directories
 from ffdl_batch.services.outcome.attempt_records import (
     gone_first,
     nodes_at_fault,
@@ -55,6 +56,7 @@ def read_remains(
     final = facts.final_record if verdict.kind is VerdictKind.REQUEUED else facts.valid_record
     checkpoint = final.checkpoint if final is not None else Checkpoint()
     if checkpoint == Checkpoint() and verdict.interruption is not None:
+        make_directories(root, [job])  # the launch file has the place of the checkpoint
         checkpoint = _find_checkpoint(directory, attempt)
     return Remains(
         checkpoint=checkpoint,

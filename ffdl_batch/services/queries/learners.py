@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ffdl_batch.attempt.element_files import make_elements
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.log_tail import read_end
 from ffdl_batch.attempt.reader import NO_FILE, find_object
@@ -27,6 +28,8 @@ def learners_of(root: Root, job: JobView) -> tuple[LearnerView, ...]:
         return ()
     attempt = root.job(parse_job_id(job.id)).attempt(ran[-1].number)
     launch = read_launch(attempt)
+    if launch is None and job.array and make_elements(root, job.array, [job.id]):
+        launch = read_launch(attempt)
     if launch is None:
         return ()
     is_over = ran[-1].ended_at is not None or ran[-1].number < job.attempt

@@ -10,7 +10,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ffdl_batch.domain.job.array import read_marks
+from ffdl_batch.attempt.element_files import chunks_of, tasks_of
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.array import chunk_name, read_marks
 from ffdl_batch.host.fast_dataclass import dataclass
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
@@ -38,12 +40,19 @@ def read_lines(text: str, directories: Collection[str]) -> list[Line]:
 
 
 def read_all_marks(jobs: Path) -> dict[str, list[tuple[str, str]]]:
-    """The marks of all attempts below the directory of jobs."""
+    """The marks of all attempts below the directory of jobs, and of the tasks that have no directory yet."""
     found = {}
     for path in jobs.glob("training-*/attempt-[0-9]*/submit/begun"):
         attempt = path.parents[1]
         token = f"{attempt.parent.name}-{attempt.name.rpartition('-')[2]}"
         found[token] = [(str(chunk), task) for chunk, task in read_marks(path.read_text(encoding="utf-8"))]
+    root = Root(str(jobs.parent))
+    for place in Path(root.arrays).glob("array-*"):
+        for number, chunk in chunks_of(root, place.name):
+            for job, task in tasks_of(root, chunk).items():
+                named = (chunk_name(place.name, number), task)
+                marks = found.setdefault(f"{job}-1", [])
+                marks += [named] if named not in marks else []
     return found
 
 

@@ -23,7 +23,10 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.element_files import NoElement, find_task
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.controller.attempt_commands import EXIT_NO_TASK
+from ffdl_batch.domain.job.array import parse_chunk_name
 from ffdl_batch.domain.job.job import is_token
 from ffdl_batch.domain.outcome.observation import EndCause, Phase
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -275,6 +278,9 @@ class Cluster:
         run = Run(
             entry.native, entry.restarts, entry.attempt, entry.fate, self._chance, self._reached, entry.signals
         )  # fmt: skip
+        if entry.task and not find_directory(entry):
+            self._end(entry, HeadEnd(EndCause.FAILURE, EXIT_NO_TASK))
+            return
         entry.head = run_head(run)
         self._advance(entry)
 
@@ -312,9 +318,26 @@ class Cluster:
 
 def _submission(request: Message) -> Submission:
     tasks = [Task(token, AttemptDir(path), task) for token, path, task in request["tasks"]]
-    return Submission(
-        request["name"], tasks, Fate(request["fate"]), min(_marked_at(one.attempt) for one in tasks), request["limit"]
-    )
+    name = request["name"]
+    chunk = _chunk_of(name, tasks[0].attempt)
+    asked_at = _marked_at(chunk) if chunk is not None else min(_marked_at(one.attempt) for one in tasks)
+    return Submission(name, tasks, Fate(request["fate"]), asked_at, request["limit"])
+
+
+def _chunk_of(name: str, attempt: AttemptDir) -> AttemptDir | None:
+    """The directory of the native array `name`, in the tree of one of its attempts; None if it is no native array."""
+    named = parse_chunk_name(name)
+    return Root(str(Path(attempt.path).parents[2])).array(named[0]).chunk(named[1]) if named is not None else None
+
+
+def find_directory(entry: Entry) -> bool:
+    """Make the directory of a task as its head does; whether it has one."""
+    chunk = _chunk_of(entry.name, entry.attempt)
+    assert chunk is not None
+    try:
+        return find_task(chunk.tasks, entry.task) == entry.attempt
+    except NoElement:
+        return False
 
 
 def _marked_at(attempt: AttemptDir) -> float:

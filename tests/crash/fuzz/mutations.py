@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, insert
 
+from ffdl_batch.attempt import element_files
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head.claim import Claim
 from ffdl_batch.daemon.platform import Platform
@@ -159,7 +160,11 @@ class MarksNameNoArray(Mutation):
         def no_mark(chunk: Token, task: str) -> str:
             return ""
 
+        def no_line(array: str, number: int, task: str) -> str:
+            return "in some array\n"
+
         setattr(array_submission, "mark_of", no_mark)  # noqa: B010 - it is imported there
+        element_files.mark_line = no_line
 
 
 class UploadedBeforeStored(Mutation):

@@ -6,7 +6,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-DEPLOYER = ("claimed", "looked", "deploying", "written", "template", "fenced", "marked", "submitted", "queued")
+DEPLOYER = (
+    "claimed", "looked", "deploying", "planned together", "written", "template", "fenced", "marked", "submitted",
+    "queued",
+)  # fmt: skip
 COMPANY = ("chunk written", "chunk marked", "chunk submitted")
 """What the deployer calls the steps of a native array."""
 UPLOAD = ("begins", "began", "works", "dies too")
@@ -34,7 +37,16 @@ REPLIES = (
     "array", "halt_array", "cancel_array", "drill",
 )  # fmt: skip
 """The operations of the HTTP interface."""
-FILES = ("begun", "control.json", "environment.json", "launch.json", "manifest.yml", "script.sh", "tasks")
+FILES = (
+    "begun",
+    "control.json",
+    "elements.json",
+    "environment.json",
+    "launch.json",
+    "manifest.yml",
+    "script.sh",
+    "tasks",
+)
 """What a daemon writes under a hidden name and then renames."""
 HEADS = ("request landed", "before claim", "after claim", "after record")
 """What happens on the cluster while the daemon lives: it has accepted a job and not yet answered, a head claims its

@@ -30,6 +30,7 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.model_archives import receive_archive
+from ffdl_batch.services.job_files.element_directory import make_directories
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.monitoring.watcher import Watcher
@@ -249,6 +250,11 @@ class ArraySite:
         deployer = self.site.platform.deployer()
         for _ in range(times):
             deployer.step()
+
+    def start(self, job: Job) -> AttemptDir:
+        """Make the directory of an element, as its task does when it starts; the attempt's."""
+        make_directories(self.site.platform.storage.root, [job])
+        return self.site.attempt(job)
 
     @property
     def sizes(self) -> Sequence[int]:

@@ -41,11 +41,15 @@ def test_deployer_splits_array_by_max_array_size(fleet: ArraySite) -> None:
     assert [plan.chunk.token for plan in fleet.scheduler.arrays] == [f"{array}-{n}" for n in (1, 2, 3)]
 
 
-def test_deployer_writes_task_table_and_marks_for_chunk(fleet: ArraySite) -> None:
+def test_deployer_writes_tables_for_chunk_from_which_tasks_make_directories_and_marks(fleet: ArraySite) -> None:
     array = fleet.accept("array: '3,7'")
     fleet.deploy()
     chunk = fleet.site.platform.storage.root.array(array).chunk(1)
     attempts = [fleet.site.attempt(job) for job in fleet.elements(array)]
+    assert not any(Path(attempt.path).exists() for attempt in attempts)
+    assert Path(chunk.elements).stat().st_mode & 0o777 == 0o600
+    for job in fleet.elements(array):
+        fleet.start(job)
     assert Path(chunk.tasks).read_text() == f"3 {attempts[0].path}\n7 {attempts[1].path}\n"
     assert Path(chunk.script).stat().st_mode & 0o777 == 0o700
     marks = [Path(attempt.submit_begun).read_text().splitlines()[1:] for attempt in attempts]
@@ -169,16 +173,21 @@ def test_deployer_retries_array_without_marks_when_scheduler_is_unreachable(flee
 
 def outlive_requests(fleet: ArraySite, array: str) -> None:
     """Let the credential's life pass since the scheduler was asked. Marks have the real clock's time."""
-    asked_at = [begun_at(fleet.site.attempt(job)) or 0.0 for job in fleet.elements(array)]
+    root = fleet.site.platform.storage.root
+    places = [*map(fleet.site.attempt, fleet.elements(array)), root.array(array).chunk(1)]
+    asked_at = [begun_at(place) or 0.0 for place in places]
     fleet.site.clock.at = max(fleet.site.clock.at, *asked_at) + 400
 
 
 Q, P = JobState.QUEUED, JobState.PENDING
-STEPS = ("claimed", "deploying", "written", "template", "chunk written", "chunk marked", "chunk submitted", "queued")
+STEPS = ("claimed", "deploying", "planned together", "chunk written", "chunk marked", "chunk submitted", "queued")
+ALONE = ("written", "template", "chunk written", "chunk marked", "chunk submitted")
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_deployer_submits_each_element_once_after_crash_at_any_step(fleet: ArraySite, step: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "step"), [*(("out.txt", step) for step in STEPS), *(("out-%a.txt", step) for step in ALONE)]
+)
+def test_deployer_submits_each_element_once_after_crash_at_any_step(fleet: ArraySite, output: str, step: str) -> None:
     class Crashed(BaseException):
         """Stands for SIGKILL: nothing after it runs in that step."""
 
@@ -186,7 +195,7 @@ def test_deployer_submits_each_element_once_after_crash_at_any_step(fleet: Array
         if reached == step:
             raise Crashed
 
-    array = fleet.accept("array: 0-4")
+    array = fleet.accept(f"array: 0-4, output: {output}")
     with pytest.raises(Crashed):
         fleet.site.platform.deployer(
             crash,
@@ -249,7 +258,7 @@ def test_deployer_adopts_native_id_from_claim_of_element(fleet: ArraySite) -> No
     array = fleet.accept("array: 0-1")
     fleet.deploy()
     claimed = fleet.elements(array)[1]
-    claim = Path(fleet.site.attempt(claimed).claim)
+    claim = Path(fleet.start(claimed).claim)
     claim.mkdir()
     (claim / "owner.json").write_text('{"native_id": "77_1"}')
     settle(fleet)

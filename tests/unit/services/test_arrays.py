@@ -74,6 +74,7 @@ def test_submit_returns_same_array_for_repeated_request_and_stores_shared_files_
     elements = fleet.elements(first.id)
     assert {job.spec.manifest_text for job in elements} == {""}
     fleet.deploy()
+    fleet.start(fleet.elements(first.id)[0])
     assert "hunter2" in Path(fleet.site.platform.storage.root.job(elements[0].id).manifest).read_text()
     assert fleet.scheduler.planned[-1].user_env["TOKEN"] == "s3cr3t"
     assert fleet.send(batch, key="k2").id != first.id
@@ -308,7 +309,7 @@ def test_watcher_fails_tasks_after_accounting_lag_when_whole_array_is_missing(
 @pytest.mark.parametrize("trace", ["claim", "event", "heartbeat"])
 def test_watcher_does_not_cancel_dropped_task_that_had_started(fleet: ArraySite, jobs: list[Job], trace: str) -> None:
     look(fleet)
-    attempt = fleet.site.attempt(jobs[2])
+    attempt = fleet.start(jobs[2])
     if trace == "claim":
         Path(attempt.claim).mkdir()
     elif trace == "event":

@@ -192,6 +192,7 @@ def test_janitor_removes_directory_of_removed_array_that_daemon_left(
     array = fleet.accept("array: 0-1")
     fleet.deploy()
     for job in fleet.elements(array):
+        fleet.start(job)
         removal.mark_removed(fleet.site.platform.storage, fleet.site.move(job, JobState.COMPLETED))
     fleet.site.clock.tick(1e9)
     assert sweep(fleet.site.platform.storage, fleet.site.platform.settings) >= 3

@@ -100,24 +100,13 @@ def test_array_plan_is_none_if_renumbering_conflicts_with_output_name_or_element
     assert (planned is not None) is is_planned
 
 
-@pytest.mark.parametrize("output", ["", "told.txt"])
-def test_array_script_executes_attempt_of_each_task_or_exits_66_without_table_row(tmp_path: Path, output: str) -> None:
-    planned = plan_chunk(root := tmp_path / "it's a root", BatchOptions(array="1,11,111", output=output))
+@pytest.mark.parametrize(("output", "log"), [("", " --log batch.log"), ("told.txt", "")])
+def test_array_script_starts_head_with_table_and_number_of_task(tmp_path: Path, output: str, log: str) -> None:
+    planned = plan_chunk(tmp_path / "it's a root", BatchOptions(array="1,11,111", output=output))
     assert planned is not None
-    chunk = Path(planned.chunk.directory.path)
-    chunk.mkdir(parents=True)
-    for file in planned.files:
-        (chunk / file.name).write_text(file.text)
-    for number, task in enumerate(("1", "11", "111")):
-        attempt = Path(Root(str(root)).job(JobId(f"training-{number:09}")).attempt(1).path)
-        attempt.mkdir(parents=True)
-        done = run_task(planned, task)
-        said = done.stdout if output else (attempt / "batch.log").read_text()
-        assert said == f"head head --launch {attempt}/launch.json\n"
-        assert (done.returncode, done.stderr) == (0, "")
-    Path(planned.chunk.directory.tasks).write_text("11 /elsewhere\n")
-    lost = run_task(planned, "1")
-    assert (lost.returncode, lost.stdout, lost.stderr) == (66, "", "task 1 has no directory\n")
+    done = run_task(planned, "11")
+    assert done.stdout == f"head head --tasks {planned.chunk.directory.tasks}{log} --task 11\n"
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

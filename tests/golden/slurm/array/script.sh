@@ -15,6 +15,4 @@
 unset LC_ALL
 FFDL_NATIVE_ID=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 export FFDL_NATIVE_ID
-attempt=$(sed -n "s/^$SLURM_ARRAY_TASK_ID //p" /shared/alice/ffdl/arrays/array-0a1b2c3d4/chunk-7/tasks)
-[ -n "$attempt" ] && cd -- "$attempt" || { echo "task $SLURM_ARRAY_TASK_ID has no directory" >&2; exit 66; }
-exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch "$attempt/launch.json"
+exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --tasks /shared/alice/ffdl/arrays/array-0a1b2c3d4/chunk-7/tasks --task "$SLURM_ARRAY_TASK_ID"
