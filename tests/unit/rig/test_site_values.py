@@ -221,14 +221,16 @@ def test_check_prints_apptainer_lines_only_if_a_user_or_group_is_allowed(
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
-def test_systemd_accepts_network_and_health_units(tmp_path: Path) -> None:
+def test_systemd_accepts_units_of_nodes(tmp_path: Path) -> None:
     places = {"FFDL_LIBEXEC": str(tmp_path / "out/libexec"), "FFDL_BIN": str(tmp_path / "bin")}
     render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **places))
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ffdl-submitd").symlink_to("/bin/true")
-    names = ("ffdl-network*", "ffdl-health*")
+    for program in ("ffdl-submitd", "ffdl-admin"):
+        (tmp_path / "bin" / program).symlink_to("/bin/true")
+    names = ("ffdl-cache*", "ffdl-network*", "ffdl-health*")
     units = sorted(path for name in names for path in (tmp_path / "out/systemd").glob(name))
     assert [unit.name for unit in units] == [
+        "ffdl-cache.service",
         "ffdl-health.service",
         "ffdl-health.timer",
         "ffdl-network-check.service",
