@@ -251,7 +251,7 @@ def test_editor_checks_as_one_types_and_submits_uploaded_archive(desk: Desk, tab
     expect(tab.locator("h1 .state")).to_have_text("PROCESSING")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
 def test_pages_are_accessible_and_fit_narrow_screens(desk: Desk, tab: Page, scheme: str) -> None:
     job_id, failed = start(desk), desk.submit("fails", "python3 nothing.py")
     desk.await_state(failed, "FAILED")
