@@ -17,7 +17,7 @@ from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.incidents.kinds import is_kind_name
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NodeRules, NoticeSettings
 from ffdl_batch.domain.metrics.rates import Rates
-from ffdl_batch.domain.network_address import is_web_address
+from ffdl_batch.domain.network_address import is_webhook
 from ffdl_batch.domain.toml_text import shown_toml
 
 _LONGEST_CURRENCY = 12
@@ -109,7 +109,7 @@ def _notice_list(place: str, key: str, value: object) -> tuple[object, ...]:
             raise ValueError(f"{place}: {shown_toml(one)} is not a known origin; the origins are {', '.join(Origin)}")
         if key == "mail" and one.count("@") != 1:
             raise ValueError(f"{place}: {shown_toml(one)} is not a mail address")
-        if key == "webhooks" and not is_web_address(one):
+        if key == "webhooks" and not is_webhook(one):
             raise ValueError(f"{place}: {shown_toml(one)} is not the address of a web server; write https://HOST/PATH")
     return tuple(Origin(one) for one in value) if key == "origins" else tuple(value)
 
@@ -162,7 +162,7 @@ def _policy(table: Mapping[str, Any], place: str) -> FaultPolicy:
         need(isinstance(table.get(key, False), bool), key, "true or false")
     listed = [notify] if isinstance(notify, str) else notify
     addresses = listed if isinstance(listed, list) else []
-    is_right = all(isinstance(one, str) and (_ADDRESS.fullmatch(one) or is_web_address(one)) for one in addresses)
+    is_right = all(isinstance(one, str) and (_ADDRESS.fullmatch(one) or is_webhook(one)) for one in addresses)
     need(
         is_right and (listed is None or isinstance(listed, list)),
         "notify",

@@ -47,10 +47,29 @@ def parse_url(text: str) -> Url | None:
     return Url(split.scheme, split.netloc, host, port or 0, split.path, bool(split.query or split.fragment))
 
 
+CHATS = ("slack", "mattermost", "teams", "ntfy")
+"""Chat services whose form a webhook can have: the address is ``slack+https://HOST/PATH``, for example."""
+
+
+def split_webhook(address: str) -> tuple[str, str]:
+    """Return the chat service of the address of a webhook ("" = none), and the URL."""
+    chat, plus, url = address.partition("+")
+    return (chat, url) if plus and chat in CHATS else ("", address)
+
+
+def is_webhook(text: str) -> bool:
+    """Return whether the text is the address of a web server, or that of a chat service."""
+    return is_web_address(split_webhook(text)[1])
+
+
 def without_query(address: str) -> str:
-    """Return the address of a webhook for messages: without user, password and query, which often hold secrets."""
-    url = parse_url(address)
-    return "the webhook" if url is None else f"{url.scheme}://{url.authority.rpartition('@')[2]}{url.path}"
+    """Return the address of a webhook for messages: without user, password and query, which often hold secrets, and
+    without the path if that is the secret of a chat service."""
+    chat, text = split_webhook(address)
+    url = parse_url(text)
+    if url is None:
+        return "the webhook"
+    return f"{url.scheme}://{url.authority.rpartition('@')[2]}{'' if chat else url.path}"
 
 
 def is_authority(text: str) -> bool:

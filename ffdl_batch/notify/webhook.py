@@ -33,10 +33,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Return None, so that the reply itself is used."""
 
 
-def post(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
+def post(address: str, body: bytes, notice_id: str, key: bytes = b"", *, named: str = "") -> None:
     """Send `body` to `address`; a status from 200 to 299 means success. Redirections are not followed.
 
-    Raises WebhookRefused, whose message has no query of the address.
+    Raises WebhookRefused, whose message names the address without its query, or as `named`.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "ffdl-batch", "X-Ffdl-Notice": notice_id}
     if key:
@@ -48,8 +48,8 @@ def post(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
     except urllib.error.HTTPError as error:
         with error:
             said = " ".join(error.read(_ANSWER_BYTES).decode("utf-8", "replace").split())
-        message = f"{without_query(address)} answered {error.code} {error.reason}{': ' if said else ''}{said}"
+        message = f"{named or without_query(address)} answered {error.code} {error.reason}{': ' if said else ''}{said}"
         raise WebhookRefused(message, may_pass=error.code in _MAY_PASS) from None
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise WebhookRefused(f"{without_query(address)} cannot be reached: {reason}", may_pass=True) from None
+        raise WebhookRefused(f"{named or without_query(address)} cannot be reached: {reason}", may_pass=True) from None

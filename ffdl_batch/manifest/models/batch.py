@@ -13,7 +13,7 @@ from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.job.elastic import LearningRate
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.domain.job.spec import NetworkLevel, Placement, Restart, SavedBy, Staging
-from ffdl_batch.domain.network_address import is_web_address
+from ffdl_batch.domain.network_address import is_webhook
 from ffdl_batch.domain.sbatch.values import EXPEDITE
 from ffdl_batch.manifest.models.ffdl import Block, CommandText, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.models.sbatch_values import (
@@ -114,7 +114,7 @@ def _or_level(schema: dict[str, Any]) -> None:
 
 
 def _webhook(text: str) -> str:
-    if text and not is_web_address(text):
+    if text and not is_webhook(text):
         raise refusal(f"{shown(text)} is not a web address", "write https://HOST[:PORT]/PATH")
     return text
 

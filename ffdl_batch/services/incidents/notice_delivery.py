@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.policy
 import json
 import socket
+from collections.abc import Mapping
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.incidents.incident import IncidentRow
 from ffdl_batch.domain.incidents.site_settings import Channel, Notice, NoticeSettings
 from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.domain.network_address import split_webhook, without_query
 from ffdl_batch.host.egress import Networks, bounded
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.notify.chat import chat_post
 from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
 from ffdl_batch.notify.webhook import WebhookRefused, post
 
@@ -59,7 +62,11 @@ def _mail(notice: Notice, row: IncidentRow, settings: NoticeSettings, user: str)
 def _post(notice: Notice, row: IncidentRow, settings: NoticeSettings) -> None:
     path = settings.webhook_key_file
     key = Path(path).read_bytes().strip() if path else b""
-    post(notice.address, json.dumps(write_body(notice, row)).encode(), notice.id, key)
+    chat, url = split_webhook(notice.address)
+    body: Mapping[str, Any] = write_body(notice, row)
+    if chat:
+        url, body = chat_post(chat, url, _title(row), "\n".join(_lines(row)))
+    post(url, json.dumps(body).encode(), notice.id, key, named=without_query(notice.address))
 
 
 def write_body(notice: Notice, row: IncidentRow) -> dict[str, Any]:
@@ -71,17 +78,26 @@ def write_mail(notice: Notice, row: IncidentRow, sender: str) -> EmailMessage:
     """Return the mail about one incident."""
     mail = EmailMessage(email.policy.default.clone(max_line_length=HEADER_CHARS))
     mail["From"], mail["To"] = sender, notice.address
-    mail["Subject"] = _line(f"{row.job} ({row.name}): {row.title}")[:200]
+    mail["Subject"] = _title(row)[:200]
     mail["Message-ID"] = f"<{notice.id}@ffdl-batch>"
     mail["Auto-Submitted"] = "auto-generated"
-    lines = [f"{row.job} ({row.name}) of {row.user}, attempt {row.attempt}: {row.title}", ""]
-    lines += [row.message] if row.message else []
+    first = _line(f"{row.job} ({row.name}) of {row.user}, attempt {row.attempt}: {row.title}")
+    mail.set_content("\n".join([first, "", *_lines(row), ""]))
+    return mail
+
+
+def _title(row: IncidentRow) -> str:
+    return _line(f"{row.job} ({row.name}): {row.title}")
+
+
+def _lines(row: IncidentRow) -> list[str]:
+    """Return what happened, and what helps, line by line."""
+    lines = [row.message] if row.message else []
     lines += [f"What helps: {row.cure}"]
     lines += [f"Nodes: {', '.join(row.nodes)}"] if row.nodes else []
     lines += [f"Work to be done again: {row.lost_gpu_hours:.2f} GPU-hours"] if row.lost_gpu_hours else []
-    lines += ["", *(f"  {one.source}: {one.text}" for one in row.evidence), "", f"ffdl show {row.job}", ""]
-    mail.set_content("\n".join(_line(line) for line in lines))
-    return mail
+    lines += ["", *(f"  {one.source}: {one.text}" for one in row.evidence), "", f"ffdl show {row.job}"]
+    return [_line(line) for line in lines]
 
 
 def _line(text: str) -> str:

@@ -18,7 +18,7 @@ from ffdl_batch.config import Settings
 from ffdl_batch.domain.incidents.incident import Incident, IncidentRow
 from ffdl_batch.domain.incidents.site_settings import POLICY, Channel, Notice
 from ffdl_batch.domain.job.job import Job, JobId
-from ffdl_batch.domain.network_address import is_web_address, parse_url, without_query
+from ffdl_batch.domain.network_address import is_webhook, parse_url, split_webhook, without_query
 from ffdl_batch.host.backoff import growing_pause
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.leader_lease import LeaderLease, Leases
@@ -108,7 +108,7 @@ class Notifier:
         said = {line.source.removeprefix(POLICY) for line in incident.evidence if line.source.startswith(POLICY)}
         settings = self._settings
         for address in (one for policy in settings.fault_policies if policy.name in said for one in policy.notify):
-            if is_web_address(address):
+            if is_webhook(address):
                 yield Channel.WEBHOOK, address
             elif settings.notices.smtp:
                 yield Channel.MAIL, address
@@ -144,7 +144,7 @@ class Notifier:
         is_mail = notice.channel is Channel.MAIL
         if is_mail:
             return self._settings.notices.smtp
-        url = parse_url(notice.address)
+        url = parse_url(split_webhook(notice.address)[1])
         return f"//{url.authority if url is not None else notice.address}"
 
     def _rows(self, due: Sequence[Notice]) -> dict[tuple[str, int, str], IncidentRow]:

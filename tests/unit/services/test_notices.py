@@ -17,7 +17,7 @@ import pytest
 from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
 from ffdl_batch.domain.incidents.site_settings import FaultPolicy, NoticeSettings
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.network_address import without_query
+from ffdl_batch.domain.network_address import CHATS, without_query
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.notify.webhook import WebhookRefused, post
 from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, LONGEST_DELAY_S, Notifier
@@ -127,6 +127,42 @@ def test_notifier_sends_each_incident_once_by_mail_and_webhook(site: Site, hook:
     assert (told["schema"], told["id"]) == (1, headers["X-Ffdl-Notice"])
     assert (told["incident"]["job"], told["incident"]["kind"]) == (job.id, "user.traceback")
     assert "X-Ffdl-Signature" not in headers
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_notifier_writes_in_form_of_chat_without_mentions(site: Site, hook: Hook, chat: str) -> None:
+    address = f"{chat}+{hook.address.partition('?')[0]}/T0/secret"
+    telling = notifier(site, webhooks=(address,))
+    job = site.accept()
+    ping = Evidence("learner-1", "<!channel> @channel ``` **bold** &")
+    one = Incident(job.id, 1, "end-0", "user.traceback", site.clock.now(), "C201", "failed", ("n1",), 1, (ping,), 0.0)
+    site.move(site.job(job.id), incidents=(one,))
+    telling.step()
+    [(path, _, body)] = hook.posts
+    told = json.loads(body)
+    assert job.id in body.decode()
+    assert "What helps: " in body.decode()
+    if chat == "slack":
+        assert (path, "<" in told["text"], "&lt;!channel&gt;" in told["text"]) == ("/hooks/ffdl/T0/secret", False, True)
+    elif chat == "mattermost":
+        title, fence, *inside, end = told["text"].splitlines()
+        assert (fence, end, title[0], title[-1]) == ("```", "```", "`", "`")
+        assert "`" not in "".join(inside)
+    elif chat == "teams":
+        [card] = told["attachments"]
+        assert card["contentType"] == "application/vnd.microsoft.card.adaptive"
+        assert all(block["type"] == "TextBlock" for block in card["content"]["body"])
+    else:
+        assert (path, told["topic"]) == ("/hooks/ffdl/T0/", "secret")
+
+
+def test_log_has_no_secret_of_chat(site: Site, hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
+    hook.status = 404
+    telling = notifier(site, webhooks=(f"slack+{hook.address.partition('?')[0]}/T0/secret",))
+    happened(site, site.accept())
+    telling.step()
+    assert "is abandoned" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_notifier_signs_webhook_body_with_key(site: Site, hook: Hook, tmp_path: Path) -> None:
