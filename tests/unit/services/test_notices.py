@@ -304,7 +304,7 @@ def test_notifier_tries_hanging_server_once_per_step_and_serves_others(
     """It is tried once a step, however many notices it is to get."""
     asked: list[str] = []
 
-    def hang(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
+    def hang(address: str, body: bytes, notice_id: str, key: bytes = b"", *, named: str = "") -> None:
         asked.append(address)
         if "tarpit" in address:
             site.clock.tick(20.0)
