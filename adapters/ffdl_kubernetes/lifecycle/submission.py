@@ -110,7 +110,7 @@ class Sender:
             raise NotTaken(f"NetworkPolicy {name} is being deleted")
         if _rules(found) != _rules(policy):
             raise NotNow(
-                f"NetworkPolicy {name} was changed, and jobs rely on its rules: delete it, and it is made anew"
+                f"NetworkPolicy {name} was changed, and jobs rely on its rules: delete it, and it is created again"
             )
         self._seen[name] = time.monotonic()
 
