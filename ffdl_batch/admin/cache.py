@@ -11,6 +11,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.exit_handling import Stop
+from ffdl_batch.option_types import Number
 
 
 @click.group()
@@ -64,7 +65,7 @@ def trim(as_json: bool) -> int:
 )
 @click.option("--directory", default="/var/cache/ffdl-shared", show_default=True, help="Directory of the contents.")
 @click.option("--size", required=True, callback=lambda _c, _o, text: _bytes(text), help="Limit, as 2TB or in bytes.")
-@click.option("--window", default=3600.0, show_default=True, type=click.FloatRange(min=1), help="Seconds of a window.")
+@click.option("--window", default=3600.0, show_default=True, type=Number(1), help="Seconds of a window.")
 @click.option("--socket", default="/run/ffdl-cache/socket", show_default=True, help="Socket for readers.")
 def serve(stores: tuple[str, ...], directory: str, size: int, window: float, socket: str) -> int:
     """Serve a shared cache to all users of this node: one copy for all who may read an object.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import cloudpickle
+import pytest
 
 from tests.cluster.people import Person
 
@@ -38,15 +40,23 @@ with Client(start=False) as client:
 """
 
 
-def test_function_returns_value_and_raises_exception_of_learner(alice: Person) -> None:
+@pytest.fixture
+def owner(alice: Person) -> Iterator[Person]:
+    """alice, whose daemon runs on the second login node, which has Apptainer."""
+    alice.run("ffdl", "daemon", "stop", check=False)
+    alice.run("ffdl", "list", node="login2")
+    yield alice
+    alice.run("ffdl", "daemon", "stop", node="login2", check=False)
+
+
+def test_function_returns_value_and_raises_exception_of_learner(owner: Person) -> None:
     """The client runs in the learners' image, because a function needs the same Python on both sides."""
     source = Path(cloudpickle.__file__).parent
     for path in source.glob("*.py"):
-        alice.write(f"~/functions/lib/cloudpickle/{path.name}", path.read_text("utf-8"))
-    program = alice.write("~/functions/submit.py", SUBMIT)
-    alice.run("ffdl", "list", node="login2")  # starts the daemon
-    paths = f"/opt/ffdl/src:{alice.home}/functions/lib"
+        owner.write(f"~/functions/lib/cloudpickle/{path.name}", path.read_text("utf-8"))
+    program = owner.write("~/functions/submit.py", SUBMIT)
+    paths = f"/opt/ffdl/src:{owner.home}/functions/lib"
     inside = ("apptainer", "exec", "--bind", "/opt/ffdl,/run,/home,/shared", "--env", f"PYTHONPATH={paths}")
-    done = alice.run(*inside, "/shared/images/custom.sif", "python3", program, "python3", node="login2", timeout_s=1100)
+    done = owner.run(*inside, "/shared/images/custom.sif", "python3", program, "python3", node="login2", timeout_s=1100)
     lines = ["27 True True", "learner 1", "raised number 7 True", "COMPLETED FAILED 1"]
     assert done.stdout.splitlines() == lines, done.stderr

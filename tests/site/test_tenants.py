@@ -91,7 +91,7 @@ def test_daemon_of_tenant_has_nothing_but_its_uid(host: Host, site: Hub, kuberne
     uid = TENANTS["vision"]
     owner = host.place / f"state/{uid}/state"
     assert (owner.stat().st_uid, owner.stat().st_mode & 0o777) == (uid, 0o700)
-    (pid,) = [int(line.name) for line in Path("/proc").glob("[0-9]*") if is_daemon_of(uid, line)]
+    (pid,) = daemons_of(uid)
     assert field(pid, "Uid") == [str(uid)] * 4
     assert field(pid, "Groups") == [str(uid)]
     environ = dict(part.split("=", 1) for part in Path(f"/proc/{pid}/environ").read_text().split("\0") if part)
@@ -105,6 +105,17 @@ def test_daemon_of_tenant_has_nothing_but_its_uid(host: Host, site: Hub, kuberne
             scheduler.daemon_token(600)
         except Exception as error:
             raise AssertionError(str(error)) from error
+
+
+def daemons_of(uid: int) -> list[int]:
+    """Process ids, without those of programs that a daemon starts at this moment: they have its command line until they
+    are executed."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        if is_daemon_of(uid, process):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found[int(process.name)] = int(field(int(process.name), "PPid")[0])
+    return [pid for pid, parent in found.items() if parent not in found]
 
 
 def is_daemon_of(uid: int, process: Path) -> bool:

@@ -72,7 +72,7 @@ def in_keywords(problem: Problem) -> Problem:
         problem,
         message=_pythonic(problem.message),
         findings=tuple(
-            replace(finding, path=_pythonic(finding.path or ""), message=_pythonic(finding.message),
+            replace(finding, path=finding.path and _pythonic(finding.path), message=_pythonic(finding.message),
                     cure=finding.cure and _pythonic(finding.cure))
             if _is_option(finding) else finding
             for finding in problem.findings
@@ -81,7 +81,7 @@ def in_keywords(problem: Problem) -> Problem:
 
 
 def _is_option(finding: Finding) -> bool:
-    return finding.file is None and (finding.path or "").startswith("--")
+    return finding.file is None and (finding.path or finding.message).startswith("--")
 
 
 def _pythonic(text: str) -> str:

@@ -230,10 +230,18 @@ def name_elements(storage: JobStorage, candidate: Candidate, specs: Sequence[Job
 
 
 def refusal_of(candidate: Candidate, error: InvalidRequest) -> Refused:
-    """Return the error for the submitter: the adapter's findings with file and line, and the warnings so far."""
+    """Return the error for the submitter: the adapter's findings with file and line, or with the option in their text
+    (the option is used correctly, so it is no path, which would mean wrong usage), and the warnings so far."""
     code = error.findings[0].code if error.findings else "C104"
-    located = [locate(candidate, finding) for finding in error.findings]
+    located = [_in_text(locate(candidate, finding)) for finding in error.findings]
     return bad_request(code, str(error), (*candidate.warnings, *located))
+
+
+def _in_text(finding: Finding) -> Finding:
+    """Return a finding about the value of an option with the option in its text."""
+    if finding.path is None or not finding.path.startswith("--"):
+        return finding
+    return dataclasses.replace(finding, path=None, message=f"{finding.path}: {finding.message}")
 
 
 def all_warnings(candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
