@@ -24,6 +24,8 @@ from ffdl_batch.manifest import ManifestSource, parse_manifest, starter_manifest
 from ffdl_batch.web.pages import Site
 
 MOST_FILES, MOST_FIELDS = 1, 10
+_NAME = "manifest.yml"
+"""In findings, which have lines only for a text with a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Submitting:
 
 def check_manifest(text: str) -> Sequence[Finding]:
     """Return what ``ffdl validate`` finds in a manifest."""
-    source = ManifestSource(text.replace("\r\n", "\n").encode(), "", str(Path.cwd()))
+    source = ManifestSource(text.replace("\r\n", "\n").encode(), _NAME, str(Path.cwd()))
     return parse_manifest(source, defaults=site_defaults()).findings
 
 

@@ -180,10 +180,13 @@ function edit(manifest) {
     const answer = await fetch(findings.dataset.check, { method: "POST", body: new URLSearchParams({ manifest: manifest.value }) });
     if (answer.ok) findings.innerHTML = await answer.text();
   };
-  manifest.addEventListener("input", () => {
+  const checkSoon = () => {
     clearTimeout(timer);
     timer = setTimeout(() => check().catch(() => say("ffdl web does not answer")), 400);
-  });
+  };
+  manifest.addEventListener("input", checkSoon);
+  // Text that was typed before this script ran, or that the browser has restored.
+  if (manifest.value !== manifest.defaultValue) checkSoon();
   findings.addEventListener("click", (event) => {
     const line = Number(event.target.dataset?.line);
     if (!line) return;
