@@ -20,7 +20,14 @@ import cloudpickle
 import pytest
 
 from ffdl_batch import AsyncClient, Client
-from ffdl_batch.client import FunctionFailed, FunctionHandle, InputUnusable, RemoteTraceback, WaitTimedOut
+from ffdl_batch.client import (
+    FunctionFailed,
+    FunctionHandle,
+    InputUnusable,
+    RemoteTraceback,
+    RequestRefused,
+    WaitTimedOut,
+)
 from ffdl_batch.client.functions import function_handle, function_runner
 from ffdl_batch.domain.data.staging_protocol import Progress, write_line
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
@@ -67,6 +74,17 @@ def running_with(word: str) -> list[int]:
             if word in path.read_text(errors="replace"):
                 found.append(int(path.parent.name))
     return found
+
+
+def until_running(client: Client, job_id: str) -> None:
+    """Wait until the learner runs. A job is PROCESSING a little earlier."""
+
+    def runs() -> bool:
+        with suppress(RequestRefused):
+            return bool(client.attach_plans(job_id))
+        return False
+
+    until(runs, f"the learner of {job_id} to run")
 
 
 def children() -> set[int]:
@@ -151,12 +169,8 @@ def test_function_that_cannot_be_pickled_is_refused(client: Client) -> None:
 
 
 def test_exec_and_metrics_of_running_job(client: Client) -> None:
-    def wait() -> None:
-        print("ready", flush=True)
-        __import__("time").sleep(600)
-
-    job = client.submit_function(wait, backend="local")
-    assert next(job.logs(follow=True)).line == "ready"
+    job = client.submit_function(wait_long, backend="local")
+    until_running(client, job.id)
     done = job.exec(["sh", "-c", "echo out; echo err >&2; cat; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
     assert list(job.metrics()) == []
@@ -207,14 +221,13 @@ def test_async_stream_ends_with_its_task_and_with_its_loop(site: Site, client: C
 
 def test_cancelled_exec_ends_its_command_and_its_helper(site: Site, client: Client) -> None:
     job = client.submit_function(wait_long, backend="local", cpus=0.1)
-    for event in client.events(job.id, follow=True):
-        if event.state == "PROCESSING":
-            break
+    until_running(client, job.id)
 
     async def main() -> None:
         async with AsyncClient(site.socket, start=False) as twin:
             call = asyncio.create_task(twin.exec(job.id, ["sleep", "4321.25"]))
             while not running_with("4321.25"):
+                assert not call.done(), call
                 await asyncio.sleep(0.05)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -245,6 +258,7 @@ def test_cancelled_download_ends_its_program(
         async with AsyncClient(site.socket, start=False) as twin:
             call = asyncio.create_task(twin.download(job.id, tmp_path / "into"))
             while not running_with(program.name):
+                assert not call.done(), call
                 await asyncio.sleep(0.05)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
