@@ -1,4 +1,4 @@
-"""The client's calls, one per request of the daemon's API."""
+"""The client's calls, one per request of the daemon's API. What only some of them need is imported when they run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ffdl_batch.client.api_calls.file_calls import FileCalls
-from ffdl_batch.client.api_calls.job_output import JobOutput
 from ffdl_batch.client.api_calls.log_streams import LogCalls, iterate_events
-from ffdl_batch.client.api_calls.pools import Pools
 from ffdl_batch.client.api_calls.queries import MeasuredCalls, WaitingCalls
 from ffdl_batch.client.api_calls.removal import RemovalCalls
 from ffdl_batch.client.api_calls.requests import JobFilter, long_poll, read_answer, segment
@@ -22,7 +20,6 @@ from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
 from ffdl_batch.client.errors import WaitTimedOut
 from ffdl_batch.client.functions.function_calls import FunctionCalls
-from ffdl_batch.client.handles import Arrays, Secrets, Tokens
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseOutage, Health
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -31,7 +28,10 @@ from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.launch.attach_protocol import UPGRADE, AttachPlan
 
 if TYPE_CHECKING:
+    from ffdl_batch.client.api_calls.job_output import JobOutput
+    from ffdl_batch.client.api_calls.pools import Pools
     from ffdl_batch.client.attach import Helper, Link
+    from ffdl_batch.client.handles import Arrays, Secrets, Tokens
 
 __all__ = ["Client", "JobFilter"]
 _TIME_LIMIT = "C203"
@@ -96,26 +96,36 @@ class Client(SubmitCalls, FunctionCalls, FileCalls, MeasuredCalls, LogCalls, Wai
     @property
     def arrays(self) -> Arrays:
         """Calls about arrays of jobs."""
+        from ffdl_batch.client.handles import Arrays
+
         return Arrays(self._wire)
 
     @property
     def output(self) -> JobOutput:
         """Calls about the output of a job."""
+        from ffdl_batch.client.api_calls.job_output import JobOutput
+
         return JobOutput(self._open_wire)
 
     @property
     def secrets(self) -> Secrets:
         """Calls about named secrets."""
+        from ffdl_batch.client.handles import Secrets
+
         return Secrets(self._wire)
 
     @property
     def pools(self) -> Pools:
         """Calls for pools of elastic jobs."""
+        from ffdl_batch.client.api_calls.pools import Pools
+
         return Pools(self._wire)
 
     @property
     def tokens(self) -> Tokens:
         """Calls about tokens for the site's hub."""
+        from ffdl_batch.client.handles import Tokens
+
         return Tokens(self._wire)
 
     def get(self, job_id: str) -> JobView:

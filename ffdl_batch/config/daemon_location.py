@@ -14,7 +14,6 @@ proof on this machine, everything else counts as alive.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -153,6 +152,8 @@ def _socket_name(environ: Mapping[str, str]) -> str:
     default = Path(base_directory(environ, "XDG_STATE_HOME", ".local/state"), "ffdl")
     if not state_dir or os.path.realpath(state_dir) == os.path.realpath(default):
         return SOCKET_NAME
+    import hashlib
+
     digest = hashlib.sha256(os.path.realpath(state_dir).encode(errors="surrogateescape")).hexdigest()
     return f"ffdl-{digest[:12]}.sock"
 

@@ -6,7 +6,6 @@ settings, and names those that differ and the origin of its own value.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -90,6 +89,8 @@ def _origin(settings: Settings, environ: Mapping[str, str], key: str) -> str:
 
 
 def _digest(value: object) -> str:
+    import hashlib
+
     text = json.dumps(value, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

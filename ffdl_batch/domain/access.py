@@ -3,10 +3,7 @@ client share them."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
-import string
 from dataclasses import field
 from enum import StrEnum
 
@@ -37,7 +34,7 @@ class Scope(StrEnum):
 HUB_API = "/api/site/v1"
 """Prefix of the hub's own routes. It passes all others on to daemons."""
 ID_LENGTH = 12
-_ID = string.ascii_lowercase + string.digits
+_ID = "abcdefghijklmnopqrstuvwxyz0123456789"
 _TOKEN = re.compile(r"ffdl_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _LOGIN = re.compile(rb"ffdl-token ([0-9a-z]{12}) ([0-9a-f]{64}) ([ -~]{1,80})")
 
@@ -58,11 +55,15 @@ class Token:
     @property
     def digest(self) -> str:
         """The SHA-256 of the secret, which the daemon stores. Random bits need no slow hash."""
+        import hashlib
+
         return hashlib.sha256(self.secret.encode("ascii")).hexdigest()
 
 
 def new_token() -> Token:
     """Return a random token."""
+    import secrets
+
     return Token("".join(secrets.choice(_ID) for _ in range(ID_LENGTH)), secrets.token_urlsafe(32))
 
 

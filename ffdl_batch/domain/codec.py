@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import functools
 import typing
-from typing import Any, Dict, Mapping, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Type, TypeVar
 
 T = TypeVar("T")
 _SCALARS = (str, int, float, bool)
@@ -24,11 +24,12 @@ class CodecError(ValueError):
 
 def to_plain(value: Any) -> Any:
     """Return JSON-ready dicts, lists and scalars of a dataclass, mapping, tuple, enum or scalar."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _AS_THEY_ARE:  # most values are; subclasses of them are looked at below
         return value
-    if dataclasses.is_dataclass(kind):
-        return {key: to_plain(getattr(value, name)) for name, key in _keys(kind)}
+    keys = _keys(kind)
+    if keys is not None:
+        return {key: to_plain(getattr(value, name)) for name, key in keys}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, collections.abc.Mapping):
@@ -43,62 +44,129 @@ def to_plain(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def _keys(cls: Any) -> Tuple[Tuple[str, str], ...]:
-    """The fields of a dataclass, and their keys."""
+def _keys(cls: Any) -> Optional[Tuple[Tuple[str, str], ...]]:
+    """The fields of a dataclass, and their keys; None for another class."""
+    if not dataclasses.is_dataclass(cls):
+        return None
     return tuple((f.name, f.name.rstrip("_")) for f in dataclasses.fields(cls))
 
 
 def from_plain(cls: Type[T], plain: Any, path: str = "$") -> T:
     """Return the dataclass `cls` from what :func:`to_plain` returned. Raises :class:`CodecError`."""
+    try:
+        return typing.cast(T, _read_class(cls, plain))
+    except _Misfit as error:
+        raise CodecError(f"{path}{''.join(reversed(error.steps))}{error.text}") from None
+
+
+class _Misfit(Exception):
+    """A value does not fit. `steps` is the way to it, the last step first."""
+
+    def __init__(self, text: str, step: str = "") -> None:
+        super().__init__(text)
+        self.text, self.steps = text, [step]
+
+
+_Read = Callable[[Any], Any]
+"""Returns what a plain value stands for. Raises _Misfit."""
+
+
+class _Field(NamedTuple):
+    name: str
+    key: str
+    kept: FrozenSet[type]
+    """Values of these types stand for themselves."""
+    read: _Read
+    is_required: bool
+
+
+def _read_class(cls: Any, plain: Any) -> Any:
     if not isinstance(plain, collections.abc.Mapping):
-        raise CodecError(f"{path}: a mapping is needed for {cls.__name__}")
-    hints = _hints(typing.cast(Any, cls))
+        raise _Misfit(f": a mapping is needed for {cls.__name__}")
     values: Dict[str, Any] = {}
-    for f in dataclasses.fields(typing.cast(Any, cls)):
-        key = f.name.rstrip("_")
+    for name, key, kept, read, is_required in _fields(cls):
         if key in plain:
-            values[f.name] = _read(hints[f.name], plain[key], f"{path}.{key}")
-        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise CodecError(f"{path}.{key} is missing")
+            value = plain[key]
+            if type(value) not in kept:
+                try:
+                    value = read(value)
+                except _Misfit as error:
+                    error.steps.append(f".{key}")
+                    raise
+            values[name] = value
+        elif is_required:
+            raise _Misfit(" is missing", f".{key}")
     return cls(**values)
 
 
 @functools.lru_cache(maxsize=None)
-def _hints(cls: Any) -> Mapping[str, Any]:
-    return typing.get_type_hints(cls)
+def _fields(cls: Any) -> Tuple[_Field, ...]:
+    hints = typing.get_type_hints(cls)
+    found = []
+    for f in dataclasses.fields(cls):
+        hint = hints[f.name]
+        is_required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        kept = frozenset((hint, *typing.get_args(hint))) & _AS_THEY_ARE if _is_scalar(hint) else frozenset()
+        found.append(_Field(f.name, f.name.rstrip("_"), kept, _reader(hint), is_required))
+    return tuple(found)
 
 
-def _read(hint: Any, value: Any, path: str) -> Any:
+def _is_scalar(hint: Any) -> bool:
+    """Return whether values of a scalar type, or None, are expected."""
+    return hint in _AS_THEY_ARE or type(None) in typing.get_args(hint)
+
+
+def _reader(hint: Any) -> _Read:
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if hint is Any or hint is object:
-        return value
+        return lambda value: value
     if type(None) in arguments:
-        if value is None:
-            return None
-        return _read(next(a for a in arguments if a is not type(None)), value, path)
+        inner = _reader(next(a for a in arguments if a is not type(None)))
+        return lambda value: None if value is None else inner(value)
     if origin in (tuple, list, frozenset):
-        if not isinstance(value, list):
-            raise CodecError(f"{path}: a list is needed")
-        return origin(_read(arguments[0], v, f"{path}[{i}]") for i, v in enumerate(value))
+        return functools.partial(_read_list, origin, _reader(arguments[0]))
     if origin in (dict, collections.abc.Mapping):
-        if not isinstance(value, collections.abc.Mapping):
-            raise CodecError(f"{path}: a mapping is needed")
-        return {k: _read(arguments[1], v, f"{path}.{k}") for k, v in value.items()}
+        return functools.partial(_read_mapping, _reader(arguments[1]))
     if dataclasses.is_dataclass(hint):
-        return from_plain(typing.cast(Any, hint), value, path)
-    return _read_scalar(hint, value, path)
+        return functools.partial(_read_class, hint)
+    return functools.partial(_read_scalar, getattr(hint, "__supertype__", hint))
 
 
-def _read_scalar(hint: Any, value: Any, path: str) -> Any:
-    hint = getattr(hint, "__supertype__", hint)
+def _read_list(kind: Callable[[List[Any]], Any], read: _Read, value: Any) -> Any:
+    if not isinstance(value, list):
+        raise _Misfit(": a list is needed")
+    found: List[Any] = []
+    try:
+        for one in value:
+            found.append(read(one))
+    except _Misfit as error:
+        error.steps.append(f"[{len(found)}]")
+        raise
+    return kind(found)
+
+
+def _read_mapping(read: _Read, value: Any) -> Any:
+    if not isinstance(value, collections.abc.Mapping):
+        raise _Misfit(": a mapping is needed")
+    found = {}
+    for key, one in value.items():
+        try:
+            found[key] = read(one)
+        except _Misfit as error:
+            error.steps.append(f".{key}")
+            raise
+    return found
+
+
+def _read_scalar(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         try:
             return hint(value)
         except ValueError:
-            raise CodecError(f"{path}: {value!r} is none of {', '.join(str(m.value) for m in hint)}") from None
+            raise _Misfit(f": {value!r} is none of {', '.join(str(m.value) for m in hint)}") from None
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
-    raise CodecError(f"{path}: {type(value).__name__} found, {hint.__name__} needed")
+    raise _Misfit(f": {type(value).__name__} found, {hint.__name__} needed")

@@ -25,7 +25,8 @@ from ffdl_batch.host.fast_dataclass import dataclass
 if TYPE_CHECKING:
     from ffdl_batch.client.stores.credentials import Access
     from ffdl_batch.client.stores.user_secrets import UserSecrets
-    from ffdl_batch.client.submissions.manifest_source import AllowedReferences, ManifestText
+    from ffdl_batch.client.submissions.manifest_source import ManifestText
+    from ffdl_batch.client.submissions.submit_options import AllowedReferences
     from ffdl_batch.domain.job.spec import DataStore
     from ffdl_batch.manifest import Parsed
 

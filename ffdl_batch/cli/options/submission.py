@@ -27,8 +27,8 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.option_types import TrueOrFalse
 
 if TYPE_CHECKING:
-    from ffdl_batch.client.submissions.manifest_source import AllowedReferences
     from ffdl_batch.client.submissions.submission_builder import Wanted
+    from ffdl_batch.client.submissions.submit_options import AllowedReferences
     from ffdl_batch.domain.job.submission import Submission
 
 AnyFunction = Callable[..., object]
@@ -126,7 +126,7 @@ def reference_options() -> tuple[Callable[[AnyFunction], AnyFunction], ...]:
 
 def allowed_references(given: Mapping[str, Any]) -> AllowedReferences:
     """Return the references that the options of :func:`reference_options` allow."""
-    from ffdl_batch.client.submissions.manifest_source import AllowedReferences
+    from ffdl_batch.client.submissions.submit_options import AllowedReferences
 
     return AllowedReferences(tuple(given["allow_files"]), bool(given["allow_references"]))
 
@@ -174,8 +174,8 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
     """Return the options of the command line and of the environment, and the variables that --export selects."""
     from ffdl_batch.client.connection.daemon_start import Dialling
     from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables
-    from ffdl_batch.client.submissions.manifest_source import OWN_DIRECTORY
     from ffdl_batch.client.submissions.submission_builder import Wanted
+    from ffdl_batch.client.submissions.submit_options import OWN_DIRECTORY
 
     options: dict[str, str] = {}
     for option in JOB_OPTIONS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +47,11 @@ def is_colourful() -> bool:
 
 def terminal_width() -> int | None:
     """Return the number of columns of the terminal; None if output goes to no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def paint_state(state: str, text: str | None = None) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from ffdl_batch.cli.render.formatting import format_time
-from ffdl_batch.domain.outcome.controller_events import NOT_KEPT
 from ffdl_batch.exit_handling import complain
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 def report_not_kept(job: JobView) -> None:
     """Report links and other things in the results that were not stored, or not as they are."""
+    from ffdl_batch.domain.outcome.controller_events import NOT_KEPT
+
     for warning in job.warnings:
         if warning.startswith(NOT_KEPT):
             complain(f"{job.id}: {warning}")

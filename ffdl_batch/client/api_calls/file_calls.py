@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.domain.launch.attach_protocol import ERRORS, EXIT, INPUT_END, OUTPUT
 
 if TYPE_CHECKING:
+    import subprocess
+
     from ffdl_batch.client.api_calls.job_output import JobOutput
     from ffdl_batch.client.attach import Helper
     from ffdl_batch.client.stores.job_files import Copy
@@ -81,6 +82,8 @@ class FileCalls(StreamCalls):
         The command gets no input. The status is 128 + N if signal N ended it. Raises RequestRefused if the learner does
         not run.
         """
+        import subprocess
+
         from ffdl_batch.client.attach import AttachRequest
 
         parts: dict[str, list[bytes]] = {OUTPUT: [], ERRORS: []}

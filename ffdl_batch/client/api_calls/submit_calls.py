@@ -1,4 +1,4 @@
-"""Calls that submit jobs, or plan them."""
+"""Calls that submit jobs, or plan them. What they need is imported when they run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from ffdl_batch.client.api_calls.requests import StreamCalls, read_answer, unrea
 from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.client.connection.http_client import Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, SubmissionWarning
-from ffdl_batch.client.handles import ArrayHandle, JobHandle
-from ffdl_batch.client.submissions.manifest_source import OWN_DIRECTORY, AllowedReferences, read_manifest
-from ffdl_batch.client.submissions.submission_builder import (
-    OptionValue,
-    Wanted,
-    build_submission,
-    cut_into_requests,
-    in_keywords,
-    wanted_from_keywords,
+from ffdl_batch.client.submissions.submit_options import (
+    OWN_DIRECTORY,
+    AllowedReferences,
+    SubmitOptions,
+    with_explicit_signature,
 )
-from ffdl_batch.client.submissions.submit_options import SubmitOptions, with_explicit_signature
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
+from ffdl_batch.domain.job.submission import Expected, SubmissionResult
 from ffdl_batch.domain.job.views import PlanView
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api import Client
+    from ffdl_batch.client.handles import ArrayHandle, JobHandle
+    from ffdl_batch.client.submissions.submission_builder import OptionValue, Wanted
+    from ffdl_batch.domain.job.submission import Submission
 
 ManifestLike = str | Path | Mapping[str, object]
 """A manifest: the path of a file, a text of several lines, or a mapping such as a
@@ -62,6 +60,8 @@ class SubmitCalls(StreamCalls):
         issued as a :class:`~ffdl_batch.SubmissionWarning`. Raises RequestRefused with all findings, and for an array;
         InputUnusable for a reference that is not allowed.
         """
+        from ffdl_batch.client.handles import JobHandle
+
         wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.JOB)
         result = self._submit([manifest], model, wanted)[0]
         return JobHandle(cast("Client", self), _accepted(result).id, result.warnings, result.network)
@@ -79,6 +79,8 @@ class SubmitCalls(StreamCalls):
     ) -> ArrayHandle:
         """Submit an array as :meth:`submit` does a job: a manifest with `batch.array` or `batch.sweep`, or the option
         ``array="0-9"``. Raises RequestRefused with all findings, and if it is no array."""
+        from ffdl_batch.client.handles import ArrayHandle, JobHandle
+
         wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.ARRAY)
         result = _accepted(self._submit([manifest], model, wanted)[0])
         client = cast("Client", self)
@@ -100,6 +102,9 @@ class SubmitCalls(StreamCalls):
         return self._submit(manifests, model, self._wanted(backend, strict, allowed, options))
 
     def _submit(self, manifests: Sequence[ManifestLike], model: str | Path, wanted: Wanted) -> list[SubmissionResult]:
+        from ffdl_batch.client.submissions.manifest_source import read_manifest
+        from ffdl_batch.client.submissions.submission_builder import build_submission, in_keywords
+
         submissions = [build_submission(read_manifest(manifest), "", wanted) for manifest in manifests]
         digest = self.upload(model, warn=_warn)
         results = self.send([replace(submission, archive=digest) for submission in submissions])
@@ -132,6 +137,8 @@ class SubmitCalls(StreamCalls):
 
     def send(self, submissions: Sequence[Submission]) -> list[SubmissionResult]:
         """Send submissions whose archive is uploaded, at most 500 in a request. Return the results in order."""
+        from ffdl_batch.client.submissions.submission_builder import cut_into_requests
+
         results: list[SubmissionResult] = []
         for part in cut_into_requests(submissions):
             body = {"submissions": [to_plain(submission) for submission in part]}
@@ -156,7 +163,9 @@ class SubmitCalls(StreamCalls):
     ) -> PlanView:
         """Return exactly what a submission would send, without sending it. `trial`: ask the scheduler when it would
         start."""
+        from ffdl_batch.client.submissions.manifest_source import read_manifest
         from ffdl_batch.client.submissions.model_archive import open_model
+        from ffdl_batch.client.submissions.submission_builder import build_submission, in_keywords
 
         wanted = self._wanted(backend, strict, allowed, options)
         text = read_manifest(manifest)
@@ -170,6 +179,8 @@ class SubmitCalls(StreamCalls):
     def _wanted(self, backend: str, strict: bool, allowed: AllowedReferences, options: SubmitOptions) -> Wanted:
         """Return the options. FFDL_BACKEND is the default of this program, as on the command line, not of the
         daemon."""
+        from ffdl_batch.client.submissions.submission_builder import wanted_from_keywords
+
         named = backend or self._dialling.environ.get("FFDL_BACKEND", "")
         wanted = wanted_from_keywords(named, strict, cast("Mapping[str, OptionValue]", options))
         return replace(wanted, allowed=allowed, cluster=self._dialling.cluster())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -42,6 +41,8 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.resource_exhaustion import find_lack
 
 if TYPE_CHECKING:
+    import subprocess
+
     from ffdl_batch.client.connection.daemon_location import HostPlace
     from ffdl_batch.client.connection.daemon_settings import OwnSettings
     from ffdl_batch.client.connection.hub import HubPlace
@@ -187,6 +188,8 @@ class Dialling:
             raise DaemonUnreachable(f"the state directory {state_dir} cannot be used: {error.strerror}") from error
         except LockUnreadable as error:
             raise DaemonUnreachable.because(error) from error
+        import subprocess
+
         try:
             process = subprocess.Popen(
                 (*self.daemon_argv, *_directory_option()),

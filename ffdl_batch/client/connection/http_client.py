@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, Protocol
 
 from ffdl_batch import __version__
+from ffdl_batch.client.connection.http_reply import Reply, send_request
 from ffdl_batch.client.errors import ClientError, DaemonUnreachable, NotAllowed, OtherSchema, RequestRefused, UnknownJob
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -35,7 +35,6 @@ _POLL_MARGIN_S = 30.0
 """Maximum time for an answer after the daemon stops holding it back."""
 STREAM_SILENCE_S = 90.0
 """The daemon sends blank lines. A stream that is silent for this time counts as broken."""
-_BLOCK = 1 << 20
 _TRIES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 """Seconds before the first and the later repetitions of a request that waits for a job."""
@@ -112,14 +111,6 @@ def json_request(method: str, path: str, plain: object) -> Request:
     return Request(method, path, body, len(body))
 
 
-def connection_over(connected: socket.socket) -> HTTPConnection:
-    """Return an HTTP connection over a socket. It does not reconnect; the caller does."""
-    http = HTTPConnection("ffdl", blocksize=_BLOCK)
-    http.auto_open = False
-    http.sock = connected
-    return http
-
-
 class Wire:
     """Sends requests over a channel that `connect` opens. Not safe for several threads at once.
 
@@ -136,7 +127,6 @@ class Wire:
         self._connect, self._report, self._prefix = connect, report, prefix
         self._channel: Channel | None = None
         self._login: HubLogin | None = None
-        self._http: HTTPConnection | None = None
         self._is_interrupted = False
 
     def __del__(self) -> None:
@@ -145,7 +135,7 @@ class Wire:
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
-        channel, self._channel, self._http = self._channel, None, None
+        channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
 
@@ -199,7 +189,7 @@ class Wire:
 
     def pieces(self, request: Request) -> Iterator[bytes]:
         """Yield the bytes of a reply as they arrive. Raises ConnectionError if it is incomplete."""
-        return self._streamed(request, lambda response: iter(lambda: response.read1(_BLOCK), b""))
+        return self._streamed(request, Reply.pieces)
 
     @property
     def is_through_hub(self) -> bool:
@@ -210,16 +200,15 @@ class Wire:
         """Open a separate connection, and have the daemon switch it to `protocol`. The daemon sends nothing before it
         has received something. Raises :class:`ClientError`."""
         channel = self._connect()
-        http = connection_over(channel.connection)
         try:
             channel.connection.settimeout(request.longest_s)
             headers = _headers(request, channel.login) | {"Connection": "Upgrade", "Upgrade": protocol}
-            http.request(request.method, self._prefix + request.path, None, headers)
-            response = http.getresponse()
+            send_request(channel.connection, request.method, self._prefix + request.path, headers)
+            response = Reply(channel.connection)
             if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
                 return channel
             raise refusal(response.status, response.read(), request, channel.login)
-        except (OSError, HTTPException) as error:
+        except OSError as error:
             channel.close()
             why = str(error) or type(error).__name__
             raise DaemonUnreachable(f"the daemon did not answer {request.path}: {why}", "try again") from error
@@ -227,7 +216,7 @@ class Wire:
             channel.close()
             raise
 
-    def _streamed(self, request: Request, read: Callable[[HTTPResponse], Iterator[bytes]]) -> Iterator[bytes]:
+    def _streamed(self, request: Request, read: Callable[[Reply], Iterator[bytes]]) -> Iterator[bytes]:
         response = self._send(request)
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise refusal(response.status, self._read_whole(response), request, self._login)
@@ -235,18 +224,18 @@ class Wire:
         try:
             yield from read(response)
             whole = True
-        except (OSError, HTTPException) as error:
+        except OSError as error:
             raise ConnectionError(f"the stream broke off: {error}") from error
         finally:
             if not whole:  # the rest of this reply would be read as the next one
                 self.close()
 
-    def _send(self, request: Request) -> HTTPResponse:
+    def _send(self, request: Request) -> Reply:
         for attempt in range(1, _TRIES + 1):
-            http = self._open()
+            connected = self._open()
             try:
-                return self._send_once(http, request)
-            except (OSError, HTTPException) as error:
+                return self._send_once(connected, request)
+            except OSError as error:
                 self.close()
                 # The daemon may have stopped since the last request, or be stopping now: dial again, which starts one.
                 if attempt == _TRIES or isinstance(error, TimeoutError):
@@ -257,29 +246,29 @@ class Wire:
                     ) from error
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _open(self) -> HTTPConnection:
-        if self._http is None and not self._is_interrupted:
+    def _open(self) -> socket.socket:
+        if self._channel is None and not self._is_interrupted:
             self._channel = self._connect()
             self._login = self._channel.login
-            self._http = connection_over(self._channel.connection)
-        if self._http is None or self._is_interrupted:
+        if self._channel is None or self._is_interrupted:
             self.close()
             raise DaemonUnreachable("the call was cancelled", exit_code=ExitCode.INTERRUPTED)
-        return self._http
+        return self._channel.connection
 
-    def _send_once(self, http: HTTPConnection, request: Request) -> HTTPResponse:
+    def _send_once(self, connected: socket.socket, request: Request) -> Reply:
         if request.body is not None and not isinstance(request.body, bytes):
             request.body.seek(0)
-        headers = _headers(request, self._login)
-        cast(socket.socket, http.sock).settimeout(request.longest_s)
+        connected.settimeout(request.longest_s)
         try:
-            http.request(request.method, self._prefix + request.path, cast(Any, request.body), headers)
+            send_request(
+                connected, request.method, self._prefix + request.path, _headers(request, self._login), request.body
+            )
         except (BrokenPipeError, ConnectionResetError):
             # The daemon may refuse an upload before it has read all of it: its answer is then waiting.
             if isinstance(request.body, bytes) or request.body is None:
                 raise
-        self._await_answer(cast(socket.socket, http.sock), request)
-        return http.getresponse()
+        self._await_answer(connected, request)
+        return Reply(connected, has_body=request.method != "HEAD")
 
     def _await_answer(self, connected: socket.socket, request: Request) -> None:
         """Wait for the answer, and report a long wait."""
@@ -290,10 +279,10 @@ class Wire:
         self._report(f"{_name_daemon(connected)} {waits}; waiting up to {longest_s:g} s")
         connected.settimeout(longest_s - patience_s)
 
-    def _read_whole(self, response: HTTPResponse) -> bytes:
+    def _read_whole(self, response: Reply) -> bytes:
         try:
             body = response.read()
-        except (OSError, HTTPException) as error:
+        except OSError as error:
             self.close()
             raise DaemonUnreachable(f"the daemon's answer broke off: {error}", "try again") from error
         if response.will_close:
@@ -302,15 +291,18 @@ class Wire:
 
 
 def _headers(request: Request, login: HubLogin | None) -> dict[str, str]:
-    headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": "application/json, application/x-ndjson"}
+    headers = {
+        "Host": "ffdl" if login is None else login.netloc,
+        "User-Agent": f"ffdl-client/{__version__}",
+        "Accept": "application/json, application/x-ndjson",
+        "Accept-Encoding": "identity",
+    }
     if request.body is not None:
         headers |= {"Content-Type": request.content_type, "Content-Length": str(request.body_size)}
     elif request.method in ("POST", "PUT"):
         headers["Content-Length"] = "0"
-    if login is not None:
-        headers["Host"] = login.netloc
-        if login.token:  # none while the user logs in
-            headers["Authorization"] = f"Bearer {login.token}"
+    if login is not None and login.token:  # none while the user logs in
+        headers["Authorization"] = f"Bearer {login.token}"
     return headers
 
 
@@ -327,9 +319,9 @@ def _name_daemon(connected: socket.socket) -> str:
     return f"the daemon (process {pid})" if pid not in (0, os.getpid()) else "the daemon"
 
 
-def _lines(response: HTTPResponse) -> Iterator[bytes]:
+def _lines(response: Reply) -> Iterator[bytes]:
     rest = b""
-    while part := response.read1(_BLOCK):
+    for part in response.pieces():
         *lines, rest = (rest + part).split(b"\n")
         yield from (line for line in lines if line.strip())
     if rest.strip():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from http.client import HTTPException
 
-from ffdl_batch.client.connection.http_client import DirectChannel, connection_over
+from ffdl_batch.client.connection.http_client import DirectChannel
+from ffdl_batch.client.connection.http_reply import Reply, send_request
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import SocketPlace
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -51,11 +51,10 @@ def is_ready(connected: DirectChannel, left_s: float) -> bool:
     A daemon listens before it has loaded its code. It may end while it loads, for example for lack of memory.
     """
     connected.connection.settimeout(max(left_s, _LEAST_S))
-    http = connection_over(connected.connection)
     try:
-        http.request("GET", "/api/v1/whoami")
-        http.getresponse().read()
-    except (OSError, HTTPException):
+        send_request(connected.connection, "GET", "/api/v1/whoami", {"Host": "ffdl"})
+        Reply(connected.connection).read()
+    except OSError:
         connected.close()
         return False
     return True

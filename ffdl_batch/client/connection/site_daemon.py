@@ -6,7 +6,6 @@ Nothing is sent to a process of another user: the peer of each connection is com
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import stat
@@ -108,6 +107,8 @@ def dial_site(place: SitePlace, *, start: bool, patience_s: float) -> DirectChan
             why = rest if word == "later" else f"no process listens at {rest}"
             message = f"the spawner of this host did not start a daemon for you within {patience_s:g} s: {why}"
             raise DaemonUnreachable(message, "try again later")
+        import random
+
         time.sleep(growing_pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, random.random()))  # noqa: S311
 
 

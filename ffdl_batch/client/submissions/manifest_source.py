@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 
 from ffdl_batch.attempt.reader import DamagedFile, read_head
 from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.client.submissions.submit_options import OWN_DIRECTORY, AllowedReferences
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.secret_references import ENV, FILE, MAX_BYTES, REFERENCE, UNREAD
@@ -149,20 +150,6 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}
 _CONTINUED = re.compile(r"\\\n[ \t]*")
 """Matches an escaped line break. In a quoted text, YAML ignores it with the blanks that follow."""
 _KEY = re.compile(r"""([\w./-]+)["']?\s*:\s*["']?$""")
-
-
-@dataclass(frozen=True, slots=True)
-class AllowedReferences:
-    """The references that a manifest may use besides files in its own directory."""
-
-    files: tuple[str, ...] = ()
-    """Files, or directories whose files are all allowed (``--allow-file``)."""
-    foreign: bool = False
-    """Whether a manifest that belongs to another user may have references (``--allow-references``)."""
-
-
-OWN_DIRECTORY = AllowedReferences()
-"""Allows only files in the manifest's own directory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,8 @@ from dataclasses import field, replace
 
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables
-from ffdl_batch.client.submissions.manifest_source import (
-    OWN_DIRECTORY,
-    AllowedReferences,
-    ManifestText,
-    find_references,
-)
+from ffdl_batch.client.submissions.manifest_source import ManifestText, find_references
+from ffdl_batch.client.submissions.submit_options import OWN_DIRECTORY, AllowedReferences
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.submission import Expected, Submission

@@ -6,7 +6,23 @@ import inspect
 from collections.abc import Callable
 from typing import TypedDict, TypeVar
 
+from ffdl_batch.host.fast_dataclass import dataclass
+
 F = TypeVar("F", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedReferences:
+    """The references that a manifest may use besides files in its own directory."""
+
+    files: tuple[str, ...] = ()
+    """Files, or directories whose files are all allowed (``--allow-file``)."""
+    foreign: bool = False
+    """Whether a manifest that belongs to another user may have references (``--allow-references``)."""
+
+
+OWN_DIRECTORY = AllowedReferences()
+"""Allows only files in the manifest's own directory."""
 
 
 class SubmitOptions(TypedDict, total=False):

@@ -39,12 +39,11 @@ ONLY_HOST = "only network level host is offered"
 OVERLAYS = frozenset({NetworkLevel.JOB, NetworkLevel.EGRESS})
 """Levels with a network of the job's own, which the site makes on each node: each learner has an address."""
 
-_UNREACHABLE = re.compile(
+_UNREACHABLE = (
     r"name or service not known|failure in name resolution|no address associated with hostname|name does not resolve"
     r"|(?:could not|couldn't|unable to|failed to) resolve|NameResolutionError|UnknownHostException"
     r"|getaddrinfo (?:failed|ENOTFOUND|EAI_AGAIN)|failed to lookup address|no such host\b|server misbehaving"
-    r"|network is unreachable|no route to host|bad hostname\b|\(from versions: none\)",
-    re.IGNORECASE,
+    r"|network is unreachable|no route to host|bad hostname\b|\(from versions: none\)"
 )
 """Errors of resolvers and connections (gai_strerror(3) of glibc and musl, errno(3), curl, Python, Go, Java, Node, Perl,
 pip)."""
@@ -54,7 +53,7 @@ _SILENT = {2: ("getent",), 4: ("wget",), 6: ("curl",), 7: ("curl",)}
 
 def is_unreachable(text: str) -> bool:
     """Return whether a program reports in `text` that a name cannot be resolved or a network is unreachable."""
-    return _UNREACHABLE.search(text) is not None
+    return re.search(_UNREACHABLE, text, re.IGNORECASE) is not None
 
 
 def explain_unreachable(

@@ -9,13 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.client import InputUnusable
-from ffdl_batch.client.submissions.manifest_source import (
-    AllowedReferences,
-    ManifestText,
-    find_references,
-    read_manifest,
-)
+from ffdl_batch.client import AllowedReferences, InputUnusable
+from ffdl_batch.client.submissions.manifest_source import ManifestText, find_references, read_manifest
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 
