@@ -12,6 +12,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+STEP = 2.0**-20
+"""Unit of rounded values, about a millionth of the fastest speed of a job."""
+
 
 def objective_values(throughput: Floats, weight: float = 1.0, alpha: float = 0.0) -> Floats:
     """Return the alpha-fair values of throughputs: ``weight * T ** (1 - alpha) / (1 - alpha)``, or logarithms if alpha
@@ -42,6 +45,15 @@ def permitted_values(values: Floats, permitted: Mask, waiting: float = -np.inf) 
     kept = np.where(permitted, values, -np.inf)
     kept[0] = waiting
     return kept
+
+
+def round_values(values: Floats) -> Floats:
+    """Return the values as multiples of :data:`STEP`.
+
+    Sums of them are exact, so that the optimiser finds equal sums equal, and its choice among these does not depend on
+    the last bits of predicted speeds, which differ between processors.
+    """
+    return np.rint(values / STEP) * STEP
 
 
 def sizes_between(minimum: int, maximum: int, most: int) -> Mask:

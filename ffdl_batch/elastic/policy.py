@@ -20,7 +20,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from ffdl_batch.elastic.job_values import Floats, objective_values, permitted_values, pinned_size
+from ffdl_batch.elastic.job_values import STEP, Floats, objective_values, permitted_values, pinned_size, round_values
 from ffdl_batch.elastic.optimiser import allocate, allocate_greedily
 from ffdl_batch.host.fast_dataclass import dataclass
 
@@ -96,7 +96,7 @@ def decide(jobs: Sequence[PoolJob], gpus: int, rules: Rules) -> list[Target]:
         return [Target(0, 0) for _ in jobs]
     weights = _weights(admitted, rules)
     values = [_values(job, weight, rules) for job, weight in zip(admitted, weights, strict=True)]
-    chosen = (allocate_greedily if rules.greedy else allocate)([value.by_gpus for value in values], gpus)
+    chosen = (allocate_greedily if rules.greedy else allocate)([round_values(value.by_gpus) for value in values], gpus)
     targets = {
         job.name: _target(job, size, value) for job, size, value in zip(admitted, chosen.gpus, values, strict=True)
     }
@@ -146,7 +146,7 @@ def _weights(jobs: Sequence[PoolJob], rules: Rules) -> list[float]:
     if rules.objective is not Objective.COMPLETION:
         return weights
     fastest = np.array([job.remaining_s.min() for job in jobs])
-    ranks = 1 + (fastest[:, None] <= fastest).sum(axis=1)
+    ranks = 1 + (fastest[:, None] <= fastest * (1 + STEP)).sum(axis=1)
     return list(weights * ranks**RANK_EXPONENT)
 
 

@@ -76,11 +76,19 @@ class Informed(Elastic):
 
 
 @dataclass(frozen=True, slots=True)
-class _Set:
+class JobSet:
     """One set of measured jobs."""
 
     name: str
     arrivals: Sequence[Arrival]
+
+
+def measured_sets(models: Mapping[str, Model], count: int) -> list[JobSet]:
+    """Return the published sets, and `count` sets of as many jobs that are drawn from them."""
+    published = [JobSet(name, read_arrivals(DATA / f"{name}.csv", models, POOL.gpus)) for name in POLLUX_S]
+    pooled = [job for one in published for job in one.arrivals]
+    drawn = [JobSet(f"resampled-{seed}", resampled(pooled, 160, seed)) for seed in range(1, count + 1)]
+    return [*published, *drawn]
 
 
 def resampled(jobs: Sequence[Arrival], count: int, seed: int) -> list[Arrival]:
@@ -99,10 +107,7 @@ def measure_elastic(_knobs: Knobs) -> list[Figure]:
     """Return the figures of the measured jobs, with submitted and with smallest batches, and those of the paper."""
     truth = read_times(DATA / "throughput.csv")
     models = read_models(DATA / "convergence.csv", truth)
-    published = {name: read_arrivals(DATA / f"{name}.csv", models, POOL.gpus) for name in POLLUX_S}
-    pooled = [one for jobs in published.values() for one in jobs]
-    sets = [_Set(name, jobs) for name, jobs in published.items()]
-    sets += [_Set(f"resampled-{seed}", resampled(pooled, 160, seed)) for seed in range(1, RESAMPLED + 1)]
+    sets = measured_sets(models, RESAMPLED)
     figures = []
     for batches in ("submitted batches", "smallest batches"):
         if batches == "smallest batches":
@@ -115,7 +120,7 @@ def measure_elastic(_knobs: Knobs) -> list[Figure]:
     return [*figures, *_paper()]
 
 
-def _run_set(jobs: _Set, models: Mapping[str, Model], truth: MeasuredTimes) -> dict[str, Outcome]:
+def _run_set(jobs: JobSet, models: Mapping[str, Model], truth: MeasuredTimes) -> dict[str, Outcome]:
     """Return the outcomes of all policies for a published set, and of the compared ones for another."""
     compared = (Policy.FIFO, Policy.THROUGHPUT, Policy.COMPLETION)
     chosen = tuple(Policy) if jobs.name in POLLUX_S else compared

@@ -14,6 +14,7 @@ from typing import Any
 HORIZON_S = 600.0
 """Maximum time over which the gain of a change is compared with the cost of a restart."""
 ROUNDING = 1e-6
+"""Precision of the value of a job, and of remaining times in comparisons."""
 Plain = Mapping[str, Any]
 
 
@@ -29,7 +30,7 @@ def wrong_decisions(recorded: Sequence[tuple[str, str]]) -> Iterator[str]:
             _value(job, weight, size, batch) for job, weight, (size, batch) in zip(jobs, weights, chosen, strict=True)
         )
         best = _best([_values(job, weight) for job, weight in zip(jobs, weights, strict=True)], gpus)
-        if got < best - ROUNDING:
+        if got < best - ROUNDING * (1 + len(jobs)):
             sizes = ", ".join(f"{job['gpus']} to {size}" for job, (size, _) in zip(jobs, chosen, strict=True))
             yield f"decision {number} has the value {got:.3f} instead of {best:.3f}: {sizes}"
 
@@ -42,7 +43,7 @@ def _weights(jobs: Sequence[Plain]) -> list[float]:
         sums[job["tenant"]] += job["weight"]
     share = sum(job["weight"] for job in jobs) / max(1, len(sums))
     fastest = [_fastest(job) for job in jobs]
-    ranks = [sum(other >= own for other in fastest) for own in fastest]
+    ranks = [sum(own <= other * (1 + ROUNDING) for other in fastest) for own in fastest]
     return [
         job["weight"] / sums[job["tenant"]] * share * math.sqrt(rank + 1) for job, rank in zip(jobs, ranks, strict=True)
     ]

@@ -113,6 +113,15 @@ def test_held_jobs_larger_than_pool_are_refused() -> None:
         decide([running("a", 1_000, 4, held=True)], 3, Rules())
 
 
+@pytest.mark.parametrize("rules", ALL)
+@given(exponents=st.lists(st.floats(0.3, 1.0), min_size=1, max_size=6), factor=st.sampled_from([1 - 1e-12, 1 + 1e-12]))
+def test_decision_does_not_depend_on_last_bits_of_speeds(rules: Rules, exponents: list[float], factor: float) -> None:
+    """Predicted speeds differ in them between processors. Half of the jobs are alike, so that many sums are equal."""
+    jobs = [job(str(number), 1000.0, exponent=one) for number, one in enumerate([*exponents, *exponents])]
+    other = [replace(one, remaining_s=one.remaining_s * factor**number) for number, one in enumerate(jobs)]
+    assert decide(jobs, 8, rules) == decide(other, 8, rules)
+
+
 def test_no_jobs_get_nothing() -> None:
     assert decide([], 4, Rules()) == []
 

@@ -216,7 +216,7 @@ def test_claims_that_hold_are_accepted() -> None:
             {"mean_s": {"s": {"fifo": 700.0, "throughput": 199.0, "completion": 100.0}}},
             "with throughput, jobs take 1.99",
         ),
-        ({"changes": {"throughput": 1000, "completion": 600}}, "0.60 times as many changes"),
+        ({"changes": {"throughput": 1000, "completion": 800}}, "0.80 times as many changes"),
         ({"paper_completed": {**CLAIMS.paper_completed, "completion": 4}}, "4 jobs complete, but 5 with baseline-min"),
         ({"paper_mean_s": {**CLAIMS.paper_mean_s, "baseline-max": 140.0}}, "with baseline-max, jobs take 1.40 times"),
     ],
