@@ -20,6 +20,8 @@ MAX_EVENT_BYTES = 8 * 1024**2
 MAX_TEXT_BYTES = 64 * 1024**2
 """Maximum size of other files that are read whole: environments, secrets, planned objects, output of commands."""
 SMALL_BYTES = 64 * 1024
+BUFFER_BYTES = 8192
+"""Buffer of an open file. With a given size, Python asks the kernel for neither a size nor a terminal."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASSED = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
@@ -79,7 +81,7 @@ def open_regular(path: str, *, below: str = "", dir_fd: int | None = None, any_o
     except BaseException:
         os.close(descriptor)
         raise
-    return os.fdopen(descriptor, "rb")
+    return os.fdopen(descriptor, "rb", BUFFER_BYTES)
 
 
 def read_head(path: str, limit: int, *, below: str = "", any_owner: bool = False) -> bytes:

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from ffdl_batch.daemon.connections import Peer
+from ffdl_batch.daemon.log_pump import SharedTurns
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.submission import Caller
 from ffdl_batch.host.fast_dataclass import dataclass
@@ -126,6 +127,7 @@ class Context:
     """Returns why changed configuration files are not in use."""
     catch_up_until: float = field(default_factory=lambda: time.monotonic() + CATCH_UP_S)
     limits: Limits = field(default_factory=Limits)
+    log_turns: SharedTurns = field(default_factory=SharedTurns)
     requests: int = 0
     streams: int = 0
     figures: Figures = field(init=False)

@@ -152,7 +152,7 @@ def _measure_following(
         _await_lines(followers, first + printed)
         late = [1000 * late_s for follower in followers for late_s in follower.late_s]
     return [
-        Figure(what, "daemon, of one core", "ffdl", "%", [100 * used / elapsed]),
+        Figure(what, "daemon, of one core", "ffdl", "%", [100 * used / elapsed], aim="<= 5 %"),
         Figure(what, "printed in fact", "ffdl", "lines/s", [len(jobs) * printed / elapsed]),
         Figure(what, "seen by a follower after", "ffdl", "ms", late),
         Figure(what, "resident memory of the daemon", "ffdl", "MiB", [resident]),

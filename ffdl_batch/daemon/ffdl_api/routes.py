@@ -33,6 +33,7 @@ from ffdl_batch.host.users import TENANT, user_name
 from ffdl_batch.services.logs.ffdl_records import Page, page_of_lines, page_of_metrics
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.queries.ffdl_models import PLACE, get_model, list_models
+from ffdl_batch.services.queries.followed_jobs import Pause
 from ffdl_batch.services.queries.job_output import OutputKind, send_output
 from ffdl_batch.services.queries.zip_output import file_of, zip_of
 from ffdl_batch.services.refusals import Refused, not_allowed, try_again, wrong_usage
@@ -211,12 +212,12 @@ async def read_model_logs(
         raise wrong_usage("the request has no header Sec-WebSocket-Key")
     query = LogQuery(follow=follow or upgrade is not None, since=_since(here, since_time), attempt="all")
 
-    def read(is_stopped: Callable[[], bool]) -> Iterator[bytes | None]:
+    def read(is_stopped: Callable[[], bool]) -> Iterator[bytes | Pause]:
         platform = here.platform
         texts = read_texts(platform.storage, platform.followed_jobs, caller, model_id, query, is_stopped)
-        return (None if text is None else _plain(text) for text in texts)
+        return (_plain(text) if isinstance(text, LogText) else text for text in texts)
 
-    pump = await start_pump(here, lambda stopped: read(stopped.is_set), reports_failures=False)
+    pump = await start_pump(here, lambda stopped: read(stopped.is_set), here.log_turns, reports_failures=False)
     if upgrade is not None:
         return WebSocketReply(upgrade, stream_text(pump, here, request), pump.stop)
     return StreamReply(stream_text(pump, here, request), "text/plain", pump.stop)

@@ -1,18 +1,16 @@
 """The route of the log stream: lines of JSON until the log ends or the reader disconnects.
 
-`read_texts` blocks while there are no new lines, so each stream has its own thread: fifty waiting followers delay no
-other request. A slow reader blocks only its own thread, by a bounded buffer.
+Reading blocks, so it is done in other threads than the event loop's (:mod:`ffdl_batch.daemon.log_pump`): fifty waiting
+followers delay no other request. A slow reader delays only its own stream, by a bounded buffer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Annotated
 
 from fastapi import Query
@@ -22,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.connections import peer_of
 from ffdl_batch.daemon.error_replies import problem_of
+from ffdl_batch.daemon.log_pump import Lines, LogPump, SharedTurns
 from ffdl_batch.daemon.openapi import Routes
 from ffdl_batch.daemon.replies import ErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
@@ -31,13 +30,13 @@ from ffdl_batch.domain.job.log_text import Grep, LogText, encode_text
 from ffdl_batch.services.job_storage import FRESH_S
 from ffdl_batch.services.logs.line_search import MAX_CONTEXT, MAX_PATTERN
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
+from ffdl_batch.services.queries.followed_jobs import Pause
 from ffdl_batch.services.refusals import Refused, wrong_usage
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 5.0
 """Interval of blank lines while there are no others, so that reader and daemon notice if the other one has ended."""
-_BUFFER_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16
 LINES = "application/x-ndjson"
 _PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
@@ -61,92 +60,6 @@ class StreamReply(StreamingResponse):
     async def listen_for_disconnect(self, receive: Receive) -> None:
         """Wait until the reader has disconnected."""
         await until_gone(receive)
-
-
-class LogPump:
-    """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
-
-    def __init__(
-        self, lines: Iterator[bytes | None], place: str, stopped: threading.Event, *, reports_failures: bool = True
-    ) -> None:
-        """Prepare to send `lines`, which are read below the directory `place`. `stopped` is set when the reader has
-        disconnected; `lines` checks it while no lines arrive. Failures of the file system become a line with the
-        problem, unless `reports_failures` is false."""
-        self._lines, self._place, self._stopped, self._reports_failures = lines, place, stopped, reports_failures
-        self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
-        self._space = threading.Condition()
-        self._buffer: deque[bytes] = deque()
-        self._size = 0
-        self.ended = False
-        self.failed = False
-
-    def start(self, at_end: Callable[[], None] = lambda: None) -> None:
-        """Start reading. `at_end` is called in the event loop when the thread has ended."""
-        self._at_end = at_end
-        # A daemon thread, so that a hanging file server does not keep the process from ending.
-        threading.Thread(target=self._run, name="logs", daemon=True).start()
-
-    def stop(self) -> None:
-        """Stop the thread as soon as its iterator checks `stopped` or yields a line."""
-        with self._space:
-            self._stopped.set()
-            self._space.notify()
-
-    async def take(self, timeout_s: float) -> bytes:
-        """Return the lines that have arrived; nothing after `timeout_s` without lines, or when the lines have ended."""
-        if not self._buffer and not self.ended:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                return b""
-        self._changed.clear()
-        with self._space:
-            taken = b"".join(self._buffer)
-            self._buffer.clear()
-            self._size = 0
-            self._space.notify()
-        return taken
-
-    def notify(self) -> None:
-        """End a :meth:`take` that waits. Call in the event loop."""
-        self._changed.set()
-
-    def _run(self) -> None:
-        try:
-            for line in self._lines:
-                if line is not None:
-                    self._put(line)
-                if self._stopped.is_set():
-                    break
-        except Exception as error:  # the thread's outermost frame
-            said = _refusal_line(error, self._place)
-            if said and self._reports_failures:
-                self._put(said)
-            else:  # the reader sees the stream break off
-                self.failed = True
-                if not self._stopped.is_set():
-                    log.exception("a log stream failed")
-        finally:
-            if isinstance(self._lines, Generator):
-                self._lines.close()
-            self.ended = True
-            self._notify(self._at_end)
-
-    def _put(self, line: bytes) -> None:
-        with self._space:
-            self._space.wait_for(lambda: self._stopped.is_set() or self._size < _BUFFER_BYTES)
-            was_empty = not self._buffer
-            self._buffer.append(line)
-            self._size += len(line)
-        if was_empty:
-            self._notify()
-
-    def _notify(self, *also: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
-            for call in (self._changed.set, *also):
-                self._loop.call_soon_threadsafe(call)
 
 
 @router.get(
@@ -208,27 +121,38 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     search = None if grep is None else Grep(grep, ignore_case, invert, fixed, before, after)
     query = LogQuery(learner, follow, since, tail, attempt, search, _read_places(read or ()))
 
-    def read_encoded(stopped: threading.Event) -> Iterator[bytes | None]:
+    def read_encoded(stopped: threading.Event) -> Lines:
         return _encoded(
             read_texts(here.platform.storage, here.platform.followed_jobs, caller, job_id, query, stopped.is_set)
         )
 
-    return await stream_reply(here, request, read_encoded, LINES)
+    # The search for a pattern may take long, and must not delay other streams.
+    return await stream_reply(here, request, read_encoded, LINES, here.log_turns if search is None else None)
 
 
 async def stream_reply(
-    here: Context, request: Request, read: Callable[[threading.Event], Iterator[bytes | None]], media_type: str
+    here: Context,
+    request: Request,
+    read: Callable[[threading.Event], Lines],
+    media_type: str,
+    turns: SharedTurns | None = None,
 ) -> StreamReply:
-    """Send the result of `read`, with blank lines while there is nothing new. Raises Refused and OSError."""
-    pump = await start_pump(here, read)
+    """Send the result of `read`, with blank lines while there is nothing new. `turns` as for :class:`LogPump`. Raises
+    Refused and OSError."""
+    pump = await start_pump(here, read, turns)
     return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
 
 
 async def start_pump(
-    here: Context, read: Callable[[threading.Event], Iterator[bytes | None]], *, reports_failures: bool = True
+    here: Context,
+    read: Callable[[threading.Event], Lines],
+    turns: SharedTurns | None,
+    *,
+    reports_failures: bool = True,
 ) -> LogPump:
-    """Start to read in a thread, which counts as a stream until it ends, even if its reader has disconnected.
-    `reports_failures` as for :class:`LogPump`.
+    """Start to read in a thread. It counts as a stream until its end, even if its reader has disconnected. `turns` as
+    for :class:`LogPump`. Failures of the file system become a line with the problem, unless `reports_failures` is
+    false.
 
     Raises Refused and OSError.
     """
@@ -236,20 +160,24 @@ async def start_pump(
         await check_files(here)
         stopped = threading.Event()
         lines = await in_thread(here.limits.quick, read, stopped)
-        pump = LogPump(lines, here.platform.storage.root.path, stopped, reports_failures=reports_failures)
+        place = here.platform.storage.root.path
+        pump = LogPump(lines, stopped, lambda error: _refusal_line(error, place) if reports_failures else b"", turns)
         pump.start(end)
     return pump
 
 
-def _encoded(texts: Iterator[LogText | None]) -> Iterator[bytes | None]:
-    """Yield the lines before a pause as one piece, because each piece wakes the event loop and is sent separately."""
+def _encoded(texts: Iterator[LogText | Pause]) -> Iterator[bytes | Pause]:
+    """Yield the lines before a pause as one piece, because each piece is sent separately."""
     held = b""
     try:
         for text in texts:
-            held += b"" if text is None else encode_text(text)
-            if text is None or len(held) >= _PIECE_BYTES:
-                yield held or None
+            if isinstance(text, LogText):
+                held += encode_text(text)
+            if held and (isinstance(text, Pause) or len(held) >= _PIECE_BYTES):
+                yield held
                 held = b""
+            if isinstance(text, Pause):
+                yield text
     except Exception:
         if held:
             yield held

@@ -101,7 +101,7 @@ def page_of_lines(
     job = own_job(storage.store, caller, job_id)
 
     def read(query: LogQuery) -> Iterator[LogText]:
-        return (text for text in read_texts(storage, followed_jobs, caller, job.id, query) if text is not None)
+        return (text for text in read_texts(storage, followed_jobs, caller, job.id, query) if isinstance(text, LogText))
 
     lasts = {(one.attempt, one.learner): one.index for one in read(LogQuery(attempt="all", tail=1))}
     totals: Counter[int] = Counter()

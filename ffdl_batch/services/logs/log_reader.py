@@ -106,7 +106,9 @@ class LogReader:
                     self._rest, self._begun = b"", False
                     self._offset, self._lines = opened.part.base, opened.part.lines
                 file.seek(self._offset - opened.part.base)
-                while chunk := file.read(CHUNK):
+                is_at_end = False
+                while not is_at_end and (chunk := file.read(CHUNK)):
+                    is_at_end = len(chunk) < CHUNK
                     stop_if(self._is_stopped)
                     self._marks.renew()
                     yield from self._take(chunk)

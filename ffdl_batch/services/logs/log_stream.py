@@ -20,14 +20,10 @@ from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_storage import JobStorage
 from ffdl_batch.services.logs.line_search import Match, Search, Since, check, find_tail, matching
 from ffdl_batch.services.logs.log_reader import LogReader, has_log
-from ffdl_batch.services.queries.followed_jobs import FollowedJobs
+from ffdl_batch.services.queries.followed_jobs import FollowedJobs, Pause
 from ffdl_batch.services.queries.jobs import own_job, require_learner
 from ffdl_batch.services.refusals import stop_if, wrong_usage
 
-POLL_S, LONGEST_POLL_S = 0.25, 1.0
-POLLS_PER_S = 200
-"""Maximum polls of all followers together, within the limits of LONGEST_POLL_S."""
-KEEP_ALIVE_S = 5.0
 FLUSH_S = 1.0
 """Interval at which states of a progress bar are shown."""
 GROWS_S = 0.2
@@ -60,8 +56,8 @@ def read_texts(
     job_id: str,
     query: LogQuery,
     is_stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[LogText | None]:
-    """Yield lines in order; with `follow`, until the job has ended. None means that there is nothing more for now.
+) -> Iterator[LogText | Pause]:
+    """Yield lines in order; with `follow`, until the job has ended. After a pause, the caller sleeps before it goes on.
 
     Attempts come one after the other, whatever the times of their lines. Raises Refused for a learner or attempt that
     does not exist. The iterator raises StreamStopped, while there is no output, once `is_stopped`.
@@ -113,7 +109,7 @@ class _Stream:
                 time.sleep(GROWS_S)
                 yield from self._present(logs, number, ended=logs.size() == size)
 
-    def follow(self) -> Iterator[LogText | None]:
+    def follow(self) -> Iterator[LogText | Pause]:
         """Yield the existing lines, and new lines until the job has ended."""
         with self._followed_jobs.following(self._job.id):
             yield from self._await_attempt()
@@ -122,7 +118,7 @@ class _Stream:
                 while number <= self._job.attempt:
                     query = self._query if number <= present else LogQuery(grep=self._query.grep)
                     logs = _Logs(self._open(number), query, match)
-                    yield from _and_pause(self._present(logs, number, ended=self._is_over(number)))
+                    yield from self._present(logs, number, ended=self._is_over(number))
                     yield from self._follow_attempt(number, logs)
                     number += 1
 
@@ -136,25 +132,19 @@ class _Stream:
             logs.begin(number, ended=ended)
             yield from logs.texts(ended=ended, flush=not ended and not self._query.follow)
 
-    def _await_attempt(self) -> Iterator[None]:
+    def _await_attempt(self) -> Iterator[Pause]:
         while self._job.attempt == 0 and not self._job.state.is_terminal:
-            yield None
-            self._sleep()
+            yield self._followed_jobs.pause()
             self._look()
 
-    def _follow_attempt(self, number: int, logs: _Logs) -> Iterator[LogText | None]:
+    def _follow_attempt(self, number: int, logs: _Logs) -> Iterator[LogText | Pause]:
         """Yield new lines of one attempt until it can have no more. After that is known, the last lines are read."""
-        quiet_since = flushed_at = time.monotonic()
+        flushed_at = time.monotonic()
         while not self._is_done(number):
             flush = time.monotonic() - flushed_at >= FLUSH_S
             flushed_at = time.monotonic() if flush else flushed_at
-            for text in _and_pause(logs.texts(ended=self._is_over(number), flush=flush)):
-                quiet_since = time.monotonic()
-                yield text
-            if time.monotonic() - quiet_since >= KEEP_ALIVE_S:
-                quiet_since = time.monotonic()
-                yield None
-            self._sleep()
+            yield from logs.texts(ended=self._is_over(number), flush=flush)
+            yield self._followed_jobs.pause()
             self._look()
         yield from logs.texts(ended=True)
 
@@ -187,21 +177,9 @@ class _Stream:
         directory = self._directory(number)
         return [LogReader(directory, number, learner, self._is_stopped) for learner in self._learners]
 
-    def _sleep(self) -> None:
-        stop_if(self._is_stopped)
-        time.sleep(min(LONGEST_POLL_S, max(POLL_S, self._followed_jobs.followers / POLLS_PER_S)))
-
     def _look(self) -> None:
+        stop_if(self._is_stopped)
         self._job = self._followed_jobs.see(self._job.id, time.monotonic()) or self._job
-
-
-def _and_pause(texts: Iterator[LogText]) -> Iterator[LogText | None]:
-    """Yield the lines, and None after them if there are any."""
-    text = None
-    for text in texts:
-        yield text
-    if text is not None:
-        yield None
 
 
 class _Logs:

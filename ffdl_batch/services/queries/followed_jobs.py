@@ -12,6 +12,13 @@ from ffdl_batch.store import Store
 
 FRESH_S = 0.5
 """Maximum age of a row that :meth:`FollowedJobs.see` returns."""
+POLL_S, LONGEST_POLL_S = 0.25, 1.0
+POLLS_PER_S = 200
+"""Maximum polls of all followers together, within the limits of LONGEST_POLL_S."""
+
+
+class Pause(float):
+    """A follower has read everything, and continues after so many seconds."""
 
 
 class FollowedJobs:
@@ -38,6 +45,10 @@ class FollowedJobs:
                 self._followers -= 1
                 self._followed[job_id] -= 1
                 self._followed += Counter()  # drops jobs without followers
+
+    def pause(self) -> Pause:
+        """Return the pause between two polls of a follower."""
+        return Pause(min(LONGEST_POLL_S, max(POLL_S, self._followers / POLLS_PER_S)))
 
     @property
     def followers(self) -> int:

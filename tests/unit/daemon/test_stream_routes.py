@@ -14,6 +14,7 @@ from starlette.types import Message
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.daemon import request_context
+from ffdl_batch.daemon.log_pump import BUFFER_BYTES, LogPump, SharedTurns
 from ffdl_batch.daemon.routes import logs as log_routes
 from ffdl_batch.domain.job.job import Change
 from ffdl_batch.domain.job.log_text import LogText, decode_text
@@ -23,6 +24,7 @@ from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_reco
 from ffdl_batch.domain.metrics.usage import UsageSample, Use, encode_sample
 from ffdl_batch.services.logs import log_reader, log_stream
 from ffdl_batch.services.queries import measurement_stream
+from ffdl_batch.services.queries.followed_jobs import Pause
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics
 from ffdl_batch.services.refusals import stop_if
 from tests.unit.daemon.conftest import Desk
@@ -243,17 +245,90 @@ def test_stream_routes_refuse_more_than_their_limit_and_count_none_twice(
 def test_log_encoder_flushes_pending_text_before_pause_or_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_routes, "encode_text", lambda text: text.text.encode())
     texts = [LogText(1, n, str(n)) for n in range(1, 5)]
-    came: list[LogText | None] = [None, *texts[:3], None, None, texts[3]]
+    pause = Pause(0.25)
+    came: list[LogText | Pause] = [pause, *texts[:3], pause, pause, texts[3]]
     sent = list(log_routes._encoded(iter(came)))
-    assert sent == [None, b"123", None, b"4"]
+    assert sent == [pause, b"123", pause, pause, b"4"]
     large = [LogText(1, n, "x" * 40_000) for n in range(1, 5)]
-    assert [len(piece or b"") for piece in log_routes._encoded(iter(large))] == [80_000, 80_000]
+    pieces = [piece for piece in log_routes._encoded(iter(large)) if isinstance(piece, bytes)]
+    assert [len(piece) for piece in pieces] == [80_000, 80_000]
 
     def fail() -> Iterator[LogText]:
         yield LogText(1, 1, "a")
         raise OSError("gone")
 
-    pieces = log_routes._encoded(fail())
-    assert next(pieces) == b"a"
+    failing = log_routes._encoded(fail())
+    assert next(failing) == b"a"
     with pytest.raises(OSError, match="gone"):
-        next(pieces)
+        next(failing)
+
+
+def test_log_streams_share_one_thread_until_one_falls_behind() -> None:
+    """The streams have caught up after their first line. Then one of them has more than the buffer holds, and no
+    reader."""
+    threads: dict[str, list[str]] = {"quiet": [], "loud": []}
+    released = threading.Event()
+
+    def lines(name: str, piece: bytes) -> Iterator[bytes | Pause]:
+        for _ in range(3):
+            threads[name].append(threading.current_thread().name)
+            yield piece
+            yield Pause(0.01)
+        while not released.is_set():
+            yield Pause(0.01)
+        for _ in range(4):
+            threads[name].append(threading.current_thread().name)
+            yield piece
+
+    async def read() -> dict[str, bytes]:
+        turns, stopped = SharedTurns(), threading.Event()
+        sizes = {"quiet": 1, "loud": BUFFER_BYTES}
+        pumps = {name: LogPump(lines(name, b"x" * size), stopped, lambda _: b"", turns) for name, size in sizes.items()}
+        ends = {name: asyncio.Event() for name in pumps}
+        for name, pump in pumps.items():
+            pump.start(ends[name].set)
+        found = dict.fromkeys(pumps, b"")
+        while len(found["quiet"]) < 3:  # the loud one has no reader
+            found["quiet"] += await pumps["quiet"].take(120)
+        released.set()
+        for name, pump in pumps.items():
+            while not pump.ended:
+                found[name] += await pump.take(120)
+            found[name] += await pump.take(0)
+            await ends[name].wait()
+        return found
+
+    found = asyncio.run(read())
+    assert {name: len(text) for name, text in found.items()} == {"quiet": 7, "loud": 7 * BUFFER_BYTES}
+    assert threads["quiet"] == ["logs", *["followed-logs"] * 6]
+    assert threads["loud"][1] == "followed-logs" and threads["loud"][-1] == "logs"
+
+
+def test_shared_log_turns_survive_failing_stream() -> None:
+    """One stream fails in the shared thread, another one goes on in it, and a third one begins when it is empty."""
+
+    def lines(fails: bool) -> Iterator[bytes | Pause]:
+        yield b"1"
+        yield Pause(0.01)
+        if fails:
+            raise OSError("gone")
+        yield b"2"
+
+    async def read_all(pump: LogPump) -> bytes:
+        found = b""
+        while not pump.ended:
+            found += await pump.take(120)
+        return found + await pump.take(0)
+
+    async def read() -> list[bytes]:
+        turns = SharedTurns()
+        found = []
+        for group in ((True, False), (False,)):
+            pumps = [LogPump(lines(fails), threading.Event(), lambda error: b"!", turns) for fails in group]
+            for pump in pumps:
+                pump.start()
+            found += [await read_all(pump) for pump in pumps]
+            assert not any(pump.failed for pump in pumps)
+        return found
+
+    assert asyncio.run(read()) == [b"1!", b"12", b"12"]

@@ -21,6 +21,7 @@ from ffdl_batch.attempt.reader import open_regular
 from ffdl_batch.config import load_settings
 from ffdl_batch.daemon.platform import Platform
 from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.submission import Caller, Submission, SubmissionResult
 from ffdl_batch.domain.job.views import JobView, LogLine, Problem
 from ffdl_batch.domain.job_state import Cause, JobState
@@ -163,9 +164,9 @@ class Site:
         return get_job(self.platform.storage, self.platform.adapters, self.caller, job.id)
 
     def log_lines(self, job_id: str, **query: Any) -> list[LogLine]:
-        """What who reads the logs gets, without the signs of life between the lines."""
+        """Return the lines that a reader gets."""
         found = read_texts(self.platform.storage, self.platform.followed_jobs, self.caller, job_id, LogQuery(**query))
-        return [line for text in found if text is not None for line in text.lines()]
+        return [line for text in found if isinstance(text, LogText) for line in text.lines()]
 
     def attempt(self, job: Job) -> AttemptDir:
         return self.platform.storage.root.job(job.id).attempt(max(1, job.attempt))

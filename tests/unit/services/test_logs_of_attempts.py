@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.views import LogLine, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.logs import log_reader, log_stream
 from ffdl_batch.services.logs.log_stream import GROWS_S, LogQuery, read_texts
+from ffdl_batch.services.queries.followed_jobs import Pause
 from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -90,7 +92,14 @@ class Chain:
         texts = read_texts(
             self.site.platform.storage, self.site.platform.followed_jobs, self.site.caller, self.job_id, query
         )
-        return (line for text in texts if text is not None for line in text.lines())
+        return self._lines(texts)
+
+    def _lines(self, texts: Iterator[LogText | Pause]) -> Iterator[LogLine]:
+        for text in texts:
+            if isinstance(text, Pause):
+                self.sleep(text)
+            else:
+                yield from text.lines()
 
     def shown(self, **query: object) -> list[tuple[int, str]]:
         """Attempt and text of each line."""
@@ -208,21 +217,6 @@ def test_read_logs_follow_ends_at_halt_and_continues_after_resume(chain: Chain) 
     assert chain.shown(follow=True) == [(1, "a"), (2, "b"), (3, "c")]
 
 
-def test_read_logs_follow_yields_none_every_five_seconds_without_output(chain: Chain) -> None:
-    chain.acts = [lambda: None] * 100
-    chain.acts += [chain.halt, *chain.rest()]
-    lines = list(
-        read_texts(
-            chain.site.platform.storage,
-            chain.site.platform.followed_jobs,
-            chain.site.caller,
-            chain.job_id,
-            LogQuery(follow=True),
-        )
-    )
-    assert lines == [None] * 5, "one in 5 s, of 25 s"
-
-
 @pytest.mark.parametrize(("others", "pause_s"), [(0, 0.25), (49, 0.25), (99, 0.5), (255, 1.0)])
 def test_read_logs_follow_polls_less_often_when_many_readers_follow(
     chain: Chain, monkeypatch: pytest.MonkeyPatch, others: int, pause_s: float
@@ -238,16 +232,16 @@ def test_read_logs_follow_polls_less_often_when_many_readers_follow(
 
 
 def test_read_logs_follow_waits_for_first_attempt(site: Site, chain: Chain) -> None:
-    waiting = Chain(site, site.accept("k2").id)
+    chain.job_id = site.accept("k2").id
     chain.acts = [
         lambda: None,
-        waiting.deploy,
-        lambda: waiting.write(1, "a\n"),
+        chain.deploy,
+        lambda: chain.write(1, "a\n"),
         *chain.rest(),
-        waiting.halt,
+        chain.halt,
         *chain.rest(),
     ]
-    assert waiting.shown(follow=True, attempt="all") == [(1, "a")]
+    assert chain.shown(follow=True, attempt="all") == [(1, "a")]
 
 
 def test_read_logs_follow_applies_tail_to_existing_lines_only(chain: Chain) -> None:
