@@ -24,6 +24,8 @@ SWEEP_EVERY_S = 3600.0
 UPLOADS_FIRST_S = 5.0
 UPLOADS_EVERY_S = 30.0
 UPLOADS_WHILE_UPLOADING_S = 1.0
+AWAITED_S = 0.2
+"""Maximum interval between readings of doorbells while a user waits for changes."""
 STORE_LONGEST_S = 5.0
 """Longest pause while the database is unavailable. Unlike a scheduler, it can be asked often."""
 STOP_S = 15.0
@@ -118,12 +120,15 @@ class StepThread:
 
 
 class Loops:
-    """The daemon's loops over one platform. `on_change` is called after each step that changed something."""
+    """The daemon's loops over one platform. `on_change` is called after each step that changed something. `is_awaited`
+    returns whether a user waits for changes: then doorbells are read more often."""
 
-    def __init__(self, platform: Platform, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, platform: Platform, on_change: Callable[[], None], is_awaited: Callable[[], bool] = lambda: False
+    ) -> None:
         settings = platform.settings
         self._platform = platform
-        self._on_change = on_change
+        self._on_change, self._is_awaited = on_change, is_awaited
         self._deployer, self._watcher = (
             platform.deployer(),
             platform.watcher(),
@@ -279,7 +284,10 @@ class Loops:
                 self._watch_pace.after(full=False, changed=changed, took_s=0.0, now=now)
         if changed or self._watcher.is_look_due:
             self._watch.wake()
-        return self._platform.settings.doorbell_interval_s
+        interval_s = self._platform.settings.doorbell_interval_s
+        longest_s = min(interval_s, AWAITED_S) if self._is_awaited() else interval_s
+        due_s = self._watcher.look_in_s
+        return min(longest_s, due_s) if due_s > 0 else longest_s
 
     def _announce(self, changed: int) -> None:
         """Wake the loops, and the requests that wait for changes of jobs."""

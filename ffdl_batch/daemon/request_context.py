@@ -39,6 +39,8 @@ class Changes:
     def __init__(self) -> None:
         self.version = 0
         self.closed = False
+        self.waiting = 0
+        """The number of requests that wait."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
 
@@ -66,9 +68,13 @@ class Changes:
         event = self._event
         if self.version != seen or self.closed or event is None or timeout_s <= 0:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
+        self.waiting += 1
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await event.wait()
+        finally:
+            self.waiting -= 1
 
     def _wake(self) -> None:
         self.version += 1

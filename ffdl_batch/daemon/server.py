@@ -88,7 +88,7 @@ class Daemon:
         context = Context(self.platform, self.hold.record.started_at, self.log_name)
         context.admits_root = self.listener.is_own
         context.hub = None if self.listener.is_own else hub_of(os.environ)
-        loops = Loops(self.platform, context.changes.bump)
+        loops = Loops(self.platform, context.changes.bump, lambda: context.changes.waiting > 0)
         context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
         if self.watch is not None:
             watch = self.watch

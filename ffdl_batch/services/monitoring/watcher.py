@@ -8,6 +8,7 @@ its line changed, or it must be judged again after some time (:class:`Memory`).
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, RequestedAction
-from ffdl_batch.domain.outcome.observation import NativeId, Observation
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import VerdictKind
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.job_storage import JobStorage
@@ -36,8 +37,11 @@ is enough if the head has written its final record."""
 ACCOUNTING_LAG_S = 60.0
 """For how long the listings must leave the job out: accounting may record an end a minute after the scheduler forgot
 the job."""
-LOOK_SOON_S = 1.0
-"""How long after a head's final record the scheduler is polled, even if no full poll is due: it knows the end then."""
+LOOK_SOON_S, LOOK_AGAIN_S = 0.1, 1.0
+"""How long after a head's final record the scheduler is polled, even if no full poll is due. If it does not know the
+end yet, it is polled again after twice the time, unless that is longer than LOOK_AGAIN_S."""
+_GENTLE = 20.0
+"""After a poll of d seconds, the next one of this kind comes at the earliest 20·d seconds later."""
 LEASE = "watcher"
 
 Reached = Callable[[str], None]
@@ -62,6 +66,8 @@ class Watcher:
         self._turn = LeaderLease(leases, LEASE, self._restart)
         self._is_anothers = False
         self._look_at: float | None = None
+        self._soon_s = LOOK_SOON_S
+        self._look_took_s = 0.0
         self._looked = False
         self._begun_by_heads: set[JobId] = set()
         self._lock = threading.RLock()
@@ -75,8 +81,13 @@ class Watcher:
     @property
     def is_look_due(self) -> bool:
         """Whether an event requires a poll of the schedulers, even if no full poll is due."""
+        return self.look_in_s <= 0
+
+    @property
+    def look_in_s(self) -> float:
+        """Seconds until an event requires a poll of the schedulers; inf if none does."""
         at = self._look_at
-        return at is not None and self._storage.clock.monotonic() >= at
+        return math.inf if at is None else at - self._storage.clock.monotonic()
 
     def step(self, *, full: bool) -> int:
         """Read doorbells, and poll the schedulers if `full` or if a poll is due. Return how many jobs changed."""
@@ -133,6 +144,7 @@ class Watcher:
         jobs = self._storage.store.get_many([JobId(name) for name in names])
         for name in names:
             (directory / name).unlink(missing_ok=True)
+        self._soon_s = LOOK_SOON_S
         return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
 
     def _follow_heads(self) -> int:
@@ -145,19 +157,24 @@ class Watcher:
 
     def _look_soon(self) -> None:
         """Poll the schedulers soon, even if no full poll is due."""
-        if self._look_at is None:
-            self._look_at = self._storage.clock.monotonic() + LOOK_SOON_S
+        if self._look_at is None and self._soon_s <= LOOK_AGAIN_S:
+            self._look_at = self._storage.clock.monotonic() + max(self._soon_s, _GENTLE * self._look_took_s)
+            self._soon_s *= 2
 
     def _ask(self, backend: str, jobs: list[Job]) -> int:
         """Poll one scheduler for all of `jobs`, and judge those that changed. The lock is held only while jobs are read
         or written."""
         with self._lock:
-            has_ended = any(self._memories.of(job).concluded for job in jobs)  # according to its files
-        look = self._questions.observe(backend, jobs, must_ask=has_ended)
+            ended = [job for job in jobs if self._memories.of(job).concluded]  # according to their files
+        began = self._storage.clock.monotonic()
+        look = self._questions.observe(backend, jobs, must_ask=bool(ended))
         if look is None:
             return 0
         with self._lock:
+            self._look_took_s = self._storage.clock.monotonic() - began
             listed = look.listed
+            if any(_is_listed_live(listed.get(NativeId.parse(job.native_id))) for job in ended):
+                self._look_soon()
             jobs = [job for job in jobs if not self._is_idle(job, listed.get(NativeId.parse(job.native_id)))]
             now_listed = sort_out(jobs, listed, self._memories.of, partial(claimed_by_its_id, self._storage.root))
         found, doubtful, replaced = now_listed.found, now_listed.doubtful, now_listed.replaced
@@ -254,3 +271,7 @@ class Watcher:
                     self._storage.root, self._adapters, one.job, "the scheduler holds it for good, and it is over"
                 )
         return len(written) + (self._settle(again, forgotten, fresh=fresh) if again else 0)
+
+
+def _is_listed_live(seen: Observation | None) -> bool:
+    return seen is not None and seen.phase is not Phase.ENDED

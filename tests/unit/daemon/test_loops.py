@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.daemon.loops import (
+    AWAITED_S,
     DEPLOYERS,
     STORE_LONGEST_S,
     UPLOADS_EVERY_S,
@@ -250,6 +251,16 @@ def test_loops_start_no_thread_when_created_and_release_leases(desk: Desk) -> No
     loops.stop()
     loops.join()
     assert desk.platform.storage.store.acquire_lease("watcher", "another", 30.0) is not None
+
+
+def test_doorbells_are_read_more_often_while_a_user_waits(desk: Desk) -> None:
+    awaited = [False]
+    loops = Loops(desk.platform, lambda: None, lambda: awaited[0])
+    assert loops._listen_turn() == desk.platform.settings.doorbell_interval_s
+    awaited[0] = True
+    assert loops._listen_turn() == AWAITED_S
+    loops.stop()
+    loops.join()
 
 
 @pytest.mark.parametrize(("silent_s", "pause_s"), [(900.0, 300.0), (30.0, 10.0), (0.0, 300.0)])

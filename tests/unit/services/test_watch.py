@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,36 @@ def test_watcher_queries_scheduler_once_soon_after_final_record(site: Site) -> N
     assert site.scheduler.observe_calls == 1
 
 
+def test_watcher_queries_less_often_while_scheduler_does_not_know_the_end(site: Site) -> None:
+    """Its epilog may take minutes."""
+    job = site.deployed()
+    write_final(site, job)
+    write_events(site, job, [("store-results", site.clock.now())])
+    pauses = []
+    for _ in range(5):
+        site.watch(full=False)
+        pauses.append(round(site.watcher.look_in_s, 3))
+        site.clock.tick(min(1.0, pauses[-1]))
+    assert pauses == [LOOK_SOON_S, 0.2, 0.4, 0.8, math.inf]  # only full polls follow
+    write_events(site, job, [("store-logs", site.clock.now())])  # another event: it may end now
+    site.watch(full=False)
+    assert site.watcher.look_in_s == pytest.approx(LOOK_SOON_S)
+
+
+def test_slow_scheduler_is_queried_less_often_after_final_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.deployed()
+    observe = site.scheduler.observe
+
+    def slow(*args: object) -> object:
+        site.clock.tick(0.5)
+        return observe(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(site.scheduler, "observe", slow)
+    write_final(site, job)
+    site.watch()
+    assert site.watcher.look_in_s == pytest.approx(10.0)
+
+
 def test_watcher_keeps_forgotten_job_while_its_heartbeat_is_recent(site: Site) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
@@ -339,7 +370,7 @@ def test_watcher_follows_continuations_without_another_listing(site: Site) -> No
     take_bells_down(site)
     site.watch(full=False)
     assert (site.job(job.id).state, site.watcher.is_caught_up) == (JobState.PROCESSING, False)
-    site.clock.tick(LOOK_SOON_S)
+    site.clock.tick(2 * LOOK_SOON_S)
     site.watch(full=False)
     assert (site.job(job.id).state, site.watcher.is_caught_up) == (JobState.COMPLETED, True)
     assert site.scheduler.observe_calls == 1
