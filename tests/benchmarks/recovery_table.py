@@ -1,4 +1,4 @@
-"""The table of recovery times, in the shape of the published one. Values only."""
+"""The table of recovery times: parts of ours, beside the parts of FfDL that do the same work. Values only."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from tests.benchmarks.figures import Figure, aligned, shown
 
-_HEADER = ("FfDL's part", "published", "our part", "from its SIGKILL to", "where", "n", "min", "median", "max", "unit")
-_NUMERIC = range(5, 9)
-PUBLISHED = {"API": "3-5 s", "LCM": "4-6 s", "Guardian": "1-2 s", "helper": "3-4 s", "learner": "10-20 s"}
-"""About what FfDL's authors published; docs/benchmarks.md says where."""
+_HEADER = ("FfDL's part", "our part", "from its SIGKILL to", "where", "n", "min", "median", "max", "unit")
+_NUMERIC = range(4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,6 @@ class Recovery:
         values = (min(self.seconds), statistics.median(self.seconds), max(self.seconds))
         return (
             self.stands_for,
-            PUBLISHED[self.stands_for],
             self.part,
             self.until,
             self.where,
@@ -41,12 +38,10 @@ class Recovery:
 
     def figure(self) -> Figure:
         """For JSON, all samples included."""
-        detail = {"stands_for": self.stands_for, "published": PUBLISHED[self.stands_for], "where": self.where}
+        detail = {"stands_for": self.stands_for, "where": self.where}
         return Figure("recovery", f"{self.part}: {self.until}", "ffdl", "s", self.seconds, detail=detail)
 
 
 def recovery_table(recoveries: Sequence[Recovery]) -> str:
-    """Aligned columns in the order of the published table; numbers to the right."""
-    order = list(PUBLISHED)
-    rows = [one.row() for one in sorted(recoveries, key=lambda one: order.index(one.stands_for))]
-    return aligned([_HEADER, *rows], _NUMERIC)
+    """Aligned columns, rows in the order in which they were measured; numbers to the right."""
+    return aligned([_HEADER, *(one.row() for one in recoveries)], _NUMERIC)
