@@ -1,8 +1,9 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
-`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `shared-cache`, `kubernetes`, `recovery`, `fairness`,
-`elastic`, `elastic-model`, `elastic-optimiser` and `web` need nothing but this machine; `site` needs root; the others,
-and `recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are
+`footprint`, `load`, `logs`, `metrics`, `staging`, `cache`, `shared-cache`, `same-data`, `kubernetes`, `recovery`,
+`fairness`, `gangs`, `packing`, `elastic`, `elastic-model`, `elastic-optimiser` and `web` need nothing but this machine;
+`site` needs root; the others, and `recovery --real`, run on the real cluster. `papers` is a name for all benchmarks
+that repeat tables of the FfDL papers. Prints tables and writes build/bench.json. Judges nothing: aims are
 printed beside the figures.
 """
 
@@ -35,10 +36,11 @@ from tests.benchmarks.leftovers import measure_leftovers
 from tests.benchmarks.leftovers_table import Coming, leftovers_table
 from tests.benchmarks.load import measure_load
 from tests.benchmarks.logs import measure_logs
+from tests.benchmarks.placement import measure_gangs, measure_packing
 from tests.benchmarks.recovery import measure_recovery
 from tests.benchmarks.recovery_table import Recovery, recovery_table
 from tests.benchmarks.running import measure_phases, measure_training
-from tests.benchmarks.shared_cache import measure_shared_cache
+from tests.benchmarks.shared_cache import measure_same_data, measure_shared_cache
 from tests.benchmarks.site_mode import measure_site
 from tests.benchmarks.staging import SERVERS, measure_staging
 from tests.benchmarks.standing import measure_standing
@@ -65,10 +67,13 @@ WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "staging": measure_staging,
     "cache": measure_cache,
     "shared-cache": measure_shared_cache,
+    "same-data": measure_same_data,
     "kubernetes": measure_kubernetes,
     "footprint": measure_footprint,
     "site": measure_site,
     "fairness": measure_fairness,
+    "gangs": measure_gangs,
+    "packing": measure_packing,
     "elastic": measure_elastic,
     "elastic-model": measure_elastic_model,
     "elastic-optimiser": measure_elastic_optimiser,
@@ -86,6 +91,8 @@ AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "traffic": measure_traffic,
 }
 NAMES = (*AT_A_DESK, STANDING, LEFTOVERS, RECOVERY, *WITHOUT_CLUSTER)
+PAPERS, PARTS = "papers", ("fairness", "gangs", "packing", "same-data", RECOVERY)
+"""One name for several benchmarks."""
 DATABASES = {"sqlite": ("sqlite",), "postgres": ("postgres",), "both": ("sqlite", "postgres")}
 
 
@@ -186,7 +193,7 @@ def _measure_at_desk(cluster: Cluster, name: str, knobs: Knobs, results: Results
 def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     usual = Knobs()
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(NAMES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join((*NAMES, PAPERS))}")
     parser.add_argument("--repeat", type=int, default=usual.repeat, help="runs of one command")
     parser.add_argument("--batch", type=int, default=usual.batch, help="manifests in one command, requests of `load`")
     parser.add_argument("--drain", type=int, default=usual.drain, help="jobs that are drained into Slurm")
@@ -224,9 +231,10 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     parser.add_argument("--cluster-jobs", type=int, default=usual.cluster_jobs, help="jobs of `kubernetes`")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where all samples go")
     options = parser.parse_args(arguments)
-    for name in options.names:
+    names = [one for name in options.names for one in (PARTS if name == PAPERS else (name,))]
+    for name in names:
         if name not in NAMES:
-            parser.error(f"there is no benchmark {name!r}; choose among {', '.join(NAMES)}")
+            parser.error(f"there is no benchmark {name!r}; choose among {', '.join((*NAMES, PAPERS))}")
     knobs = Knobs(
         repeat=options.repeat,
         batch=options.batch,
@@ -255,7 +263,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     trouble = knobs.trouble()
     if trouble:
         parser.error(trouble)
-    return list(options.names) or list(NAMES), knobs, options.output
+    return list(dict.fromkeys(names)) or list(NAMES), knobs, options.output
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ USERS, WINDOWS, READS = 8, 60, 160
 WARM = 10
 """Windows that do not count."""
 SEED = 7
+TENANTS = ("tenant-0", "tenant-1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,8 @@ class Fair:
 class EqualParts:
     """A private LRU cache for each user."""
 
-    def __init__(self, limit: int) -> None:
-        self._part, self._caches = limit // USERS, dict[str, Lru]()
+    def __init__(self, limit: int, users: int = USERS) -> None:
+        self._part, self._caches = limit // users, dict[str, Lru]()
 
     def read(self, read: Read) -> bool:
         return self._caches.setdefault(read.user, Lru(self._part)).read(read)
@@ -167,6 +168,16 @@ def flooded(random: Random) -> Iterator[Read]:
             yield Read("user-0", f"flood/{number}", 50 * GB)
 
 
+def same_data(random: Random) -> Iterator[Read]:
+    """Two tenants read the same 24 sets, all equally often; the cache cannot hold all of them."""
+    sizes = [random.randint(10, 120) * GB for _ in range(24)]
+    for _ in range(WINDOWS):
+        for _ in range(READS):
+            item = random.randrange(len(sizes))
+            yield Read(random.choice(TENANTS), f"all/{item}", sizes[item])
+        yield Read("")
+
+
 WORKLOADS = (("generated", generated), ("skewed", skewed), ("flood of user 0", flooded))
 
 
@@ -194,6 +205,22 @@ def measure_shared_cache(_knobs: Knobs) -> list[Figure]:
             ratios = [mine[user] / alone for user, alone in rates["equal parts"].items() if alone]
             if rule != "equal parts" and ratios:
                 figures.append(Figure(NAME, f"{workload}: hits, compared with equal parts", rule, "x", ratios))
+    return figures
+
+
+def measure_same_data(_knobs: Knobs) -> list[Figure]:
+    """Return, for two tenants who train on the same data, hits by bytes of each, and bytes from the store."""
+    reads = list(same_data(Random(SEED)))
+    figures = []
+    for rule, cache_of in RULES:
+        cache = EqualParts(LIMIT, len(TENANTS)) if cache_of is EqualParts else cache_of(LIMIT)
+        hits, wanted = _run(cache, reads)
+        rates = [100 * hits[tenant] / wanted[tenant] for tenant in TENANTS]
+        figures += [
+            Figure("same-data", "hits by bytes, of each tenant", rule, "%", rates),
+            Figure("same-data", "read by the tenants", rule, "TB", [wanted.total() / 1e12]),
+            Figure("same-data", "of it from the store", rule, "TB", [(wanted.total() - hits.total()) / 1e12]),
+        ]
     return figures
 
 
