@@ -24,6 +24,8 @@ from tests.benchmarks.beginning import measure_beginning
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.collecting import measure_collectors
+from tests.benchmarks.concurrency import measure_concurrency
+from tests.benchmarks.concurrency_table import Level, concurrency_table
 from tests.benchmarks.elastic import measure_elastic
 from tests.benchmarks.elastic_model import measure_elastic_model
 from tests.benchmarks.elastic_optimiser import measure_elastic_optimiser
@@ -36,6 +38,7 @@ from tests.benchmarks.leftovers import measure_leftovers
 from tests.benchmarks.leftovers_table import Coming, leftovers_table
 from tests.benchmarks.load import measure_load
 from tests.benchmarks.logs import measure_logs
+from tests.benchmarks.overheads import measure_overheads
 from tests.benchmarks.placement import measure_gangs, measure_packing
 from tests.benchmarks.recovery import measure_recovery
 from tests.benchmarks.recovery_table import Recovery, recovery_table
@@ -59,7 +62,7 @@ from tests.proof.desk import Desk
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 USER = "alice"
-STANDING, LEFTOVERS, RECOVERY = "standing", "leftovers", "recovery"
+STANDING, LEFTOVERS, RECOVERY, CONCURRENCY = "standing", "leftovers", "recovery", "concurrency"
 WITHOUT_CLUSTER: dict[str, Callable[[Knobs], list[Figure]]] = {
     "load": measure_load,
     "logs": measure_logs,
@@ -87,11 +90,12 @@ AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "drain": measure_drain,
     "phases": measure_phases,
     "training": measure_training,
+    "overheads": measure_overheads,
     "begin": measure_beginning,
     "traffic": measure_traffic,
 }
-NAMES = (*AT_A_DESK, STANDING, LEFTOVERS, RECOVERY, *WITHOUT_CLUSTER)
-PAPERS, PARTS = "papers", ("fairness", "gangs", "packing", "same-data", RECOVERY)
+NAMES = (*AT_A_DESK, CONCURRENCY, STANDING, LEFTOVERS, RECOVERY, *WITHOUT_CLUSTER)
+PAPERS, PARTS = "papers", ("fairness", "gangs", "packing", "same-data", RECOVERY, CONCURRENCY, "overheads")
 """One name for several benchmarks."""
 DATABASES = {"sqlite": ("sqlite",), "postgres": ("postgres",), "both": ("sqlite", "postgres")}
 
@@ -103,16 +107,18 @@ class Results:
     figures: list[Figure] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     comings: list[Coming] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
 
     def add(self, new: Results) -> None:
         """Append the results of another benchmark."""
         self.figures += new.figures
         self.recoveries += new.recoveries
         self.comings += new.comings
+        self.levels += new.levels
 
     def document(self, versions: Mapping[str, str]) -> str:
         """Return all figures with their samples as JSON."""
-        every = [*self.figures, *(recovery.figure() for recovery in self.recoveries)]
+        every = [*self.figures, *(one.figure() for one in self.levels), *(one.figure() for one in self.recoveries)]
         return (
             json.dumps({"versions": dict(versions), "figures": [figure.plain() for figure in every]}, indent=1) + "\n"
         )
@@ -120,6 +126,7 @@ class Results:
     def tables(self) -> str:
         """Return the tables of all results."""
         shown = [table(self.figures)] if self.figures else []
+        shown += [concurrency_table(self.levels)] if self.levels else []
         shown += [leftovers_table(self.comings)] if self.comings else []
         shown += [recovery_table(self.recoveries)] if self.recoveries else []
         return "\n".join(shown)
@@ -183,6 +190,9 @@ def _measure_at_desk(cluster: Cluster, name: str, knobs: Knobs, results: Results
                 comings = measure_leftovers(bench)
                 results.comings += comings
                 results.figures += [figure for coming in comings for figure in coming.figures()]
+            elif name == CONCURRENCY:
+                bench.prepare()
+                results.levels += measure_concurrency(bench)
             else:
                 bench.prepare()
                 results.figures += AT_A_DESK[name](bench)
@@ -197,7 +207,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     parser.add_argument("--repeat", type=int, default=usual.repeat, help="runs of one command")
     parser.add_argument("--batch", type=int, default=usual.batch, help="manifests in one command, requests of `load`")
     parser.add_argument("--drain", type=int, default=usual.drain, help="jobs that are drained into Slurm")
-    parser.add_argument("--trainings", type=int, default=usual.trainings, help="runs of the training, each way")
+    parser.add_argument("--trainings", type=int, default=usual.trainings, help="runs of each training, each way")
     parser.add_argument("--sights", type=int, default=usual.sights, help="jobs whose phases are watched")
     parser.add_argument("--live-jobs", type=int, default=usual.live_jobs, help="jobs of `standing`")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="how long a daemon is watched")
@@ -220,6 +230,9 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     )
     parser.add_argument("--gangs", type=_counts, default=usual.gangs, metavar="N,N", help="learners of `begin`")
     parser.add_argument("--site-users", type=int, default=usual.site_users, help="users of `site` who ask at once")
+    parser.add_argument(
+        "--concurrent", type=_counts, default=usual.concurrent, metavar="N,N", help="jobs of `concurrency` at once"
+    )
     parser.add_argument("--networks", type=int, default=usual.networks, help="jobs of `leftovers`, each way")
     parser.add_argument("--log-jobs", type=int, default=usual.log_jobs, help="jobs that are followed in `logs`")
     parser.add_argument("--staged-mib", type=int, default=usual.staged_mib, help="the large file of `staging`")
@@ -252,6 +265,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         rounds=options.rounds,
         gangs=options.gangs,
         networks=options.networks,
+        concurrent=options.concurrent,
         log_jobs=options.log_jobs,
         staged_mib=options.staged_mib,
         staged_files=options.staged_files,

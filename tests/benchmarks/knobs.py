@@ -9,10 +9,11 @@ from dataclasses import dataclass
 class Knobs:
     """The options of the command line. `load` are numbers of live jobs, `in_arrays` the percentage of them that come as
     elements of arrays, `settle_s` how long they are left alone before anything is measured. `gangs` are numbers of
-    learners, `networks` is one of jobs that come and go, `log_jobs` one of jobs that are followed. `staged_mib` is the
-    size of the large file of `staging`, `staged_files` the number of small ones, `store_server` what stores both,
-    `sharing` the number of jobs with one data set in `cache`, `cluster_jobs` that of `kubernetes`, `site_users` the
-    number of users whose daemons `site` starts at once."""
+    learners, `concurrent` numbers of jobs that are submitted at once, `networks` is one of jobs that come and go,
+    `log_jobs` one of jobs that are followed. `staged_mib` is the size of the large file of `staging`, `staged_files`
+    the number of small ones, `store_server` what stores both, `sharing` the number of jobs with one data set in
+    `cache`, `cluster_jobs` that of `kubernetes`, `site_users` the number of users whose daemons `site` starts at
+    once."""
 
     repeat: int = 20
     batch: int = 200
@@ -28,6 +29,7 @@ class Knobs:
     deaths: int = 5
     rounds: int = 5
     gangs: tuple[int, ...] = (2, 4, 8)
+    concurrent: tuple[int, ...] = (10, 20, 30, 40)
     networks: int = 200
     log_jobs: int = 100
     staged_mib: int = 64
@@ -42,10 +44,8 @@ class Knobs:
         """Why nothing can be measured with these, "" where it can."""
         counts = (self.repeat, self.batch, self.drain, self.trainings, self.sights, self.live_jobs, self.deaths)
         more = (self.rounds, self.networks, self.log_jobs, self.staged_mib, self.staged_files, self.sharing)
-        if (
-            min(*counts, *more, self.cluster_jobs, self.site_users, *self.load, *self.gangs, self.seconds) < 1
-            or self.settle_s < 0
-        ):
+        lists = (*self.load, *self.gangs, *self.concurrent)
+        if min(*counts, *more, *lists, self.cluster_jobs, self.site_users, self.seconds) < 1 or self.settle_s < 0:
             return "every number must be at least 1, and no time below 0"
         if not 0 <= self.in_arrays <= 100:
             return "the share of jobs in arrays is a percentage"

@@ -24,7 +24,7 @@ GANG_NODES = 15
 GANGS = ((50, 2), (50, 4), (25, 8))
 """Numbers of jobs, and of their learners; each learner has one GPU."""
 PACKING_NODES = 100
-PACKING_JOBS = (350, 400)
+PACKING_JOBS = (400, 450)
 """Fewer jobs for each GPU than in the measured sets, which ask for more GPU time than there is."""
 LONG_S = 15 * 60.0
 Choose = Callable[[Sequence[int], int], int | None]

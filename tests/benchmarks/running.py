@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,44 @@ _PARTS = {
     "around": "start and end of the container",
     "total": "total",
 }
-_IMAGE = "/shared/images/custom.sif"
+IMAGE = "/shared/images/custom.sif"
 _BARE = """\
 set -e
 out=$(mktemp -d "$PWD/bare-XXXXXX")
-export DATA_DIR=$PWD/digits/data/digits RESULT_DIR=$out CHECKPOINT_DIR=$out
+export DATA_DIR=$PWD/digits/data/digits RESULT_DIR=$out CHECKPOINT_DIR=$out JOB_STATE_DIR=$out
 began=$(date +%s.%N)
-srun --quiet --job-name="$1" --gres=gpu:1 --cpus-per-task=1 --mem=512M --time=10 sh -c '
+srun --quiet --job-name="$1" --gres=gpu:1 --cpus-per-task=1 --mem="$3" --time=10 sh -c '
   date +%s.%N >"$RESULT_DIR/learner"
-  apptainer exec --containall --bind "$PWD" --pwd "$PWD/digits/model" \\
-    --env DATA_DIR="$DATA_DIR",RESULT_DIR="$RESULT_DIR",CHECKPOINT_DIR="$CHECKPOINT_DIR" \\
-    "$0" python3 train.py --epochs 100 --hidden 256 >/dev/null
-  date +%s.%N >>"$RESULT_DIR/learner"' "$2"
+  apptainer exec --containall --bind "$PWD" --pwd "$PWD/$1" \\
+    --env DATA_DIR="$DATA_DIR",RESULT_DIR="$RESULT_DIR" \\
+    --env CHECKPOINT_DIR="$CHECKPOINT_DIR",JOB_STATE_DIR="$JOB_STATE_DIR" \\
+    "$0" $2 >/dev/null
+  date +%s.%N >>"$RESULT_DIR/learner"' "$2" "$4" "$5"
 echo "$began $(date +%s.%N) $(tr '\\n' ' ' <"$out/learner")"
 cat "$out/result.json"
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A training that runs by plain srun and through us. Paths are relative to the desk."""
+
+    name: str
+    image: str
+    manifest: str
+    model: str
+    memory_mib: int
+    command: str
+    """Words without quotes."""
+
+    def submission(self) -> list[str]:
+        """Return the command that submits it and waits for its end."""
+        return ["ffdl-submit", "--parsable", "--wait", self.manifest, self.model]
+
+
+DIGITS = Training(
+    "digits", IMAGE, "digits/manifest.yml", "digits/model", 512, "python3 train.py --epochs 100 --hidden 256"
+)
 
 
 def measure_phases(bench: Bench) -> list[Figure]:
@@ -53,8 +77,8 @@ def measure_training(bench: Bench) -> list[Figure]:
     copy_example(bench)
     bare, ours = [], []
     for _ in range(bench.knobs.trainings):
-        bare.append(_train_bare(bench))
-        ours.append(_train_through_us(bench))
+        bare.append(train_bare(bench, DIGITS))
+        ours.append(train_through_us(bench, DIGITS))
     for run in (*bare, *ours):
         run["around"] = run["learner"] - run["training"]
     over = [100 * (o["learner"] / b["learner"] - 1) for b, o in zip(bare, ours, strict=True)]
@@ -77,23 +101,33 @@ def copy_example(bench: Bench) -> None:
     bench.desk.run("cp", "-r", f"{source}/data/digits", f"{copy}/data")
 
 
-def _train_bare(bench: Bench) -> dict[str, float]:
-    out = bench.desk.run("sh", "-c", _BARE, "sh", PLAIN_NAME, _IMAGE, timeout_s=300).stdout
+def bare_argv(training: Training) -> list[str]:
+    """Return the command that runs a training by plain srun, and prints its times and results."""
+    memory = f"{training.memory_mib}M"
+    return ["sh", "-c", _BARE, "sh", PLAIN_NAME, training.image, memory, training.model, training.command]
+
+
+def train_bare(bench: Bench, training: Training) -> dict[str, float]:
+    """Return the seconds of the whole, of the learner and, if the training reports it, of its loop."""
+    out = bench.desk.run(*bare_argv(training), timeout_s=300).stdout
     times, _, result = out.partition("\n")
     began, ended, learner_began, learner_ended = (float(word) for word in times.split())
-    training = float(json.loads(result)["seconds"])
-    return {"training": training, "learner": learner_ended - learner_began, "total": ended - began}
+    return {"learner": learner_ended - learner_began, "total": ended - began, **_loop(result)}
 
 
-def _train_through_us(bench: Bench) -> dict[str, float]:
-    argv = ["ffdl-submit", "--parsable", "--wait", "digits/manifest.yml", "digits/model"]
-    (total,) = bench.time(1, ours=argv)["ours"]
+def train_through_us(bench: Bench, training: Training) -> dict[str, float]:
+    """Return the same of a job."""
+    (total,) = bench.time(1, ours=training.submission())["ours"]
     job = bench.desk.jobs()[0]
     attempt = bench.desk.host_path(f"{job['job_dir']}/attempt-{job['attempt']}")
     moments: dict[str, float] = {}
     for path in attempt.glob("events/node-*.jsonl"):
         events: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         moments |= {event["kind"]: float(event["at"]) for event in events if event["kind"].startswith("learner_")}
-    result = json.loads((bench.desk.host_path(job["results"]) / "result.json").read_text(encoding="utf-8"))
-    learner = moments["learner_ended"] - moments["learner_started"]
-    return {"training": float(result["seconds"]), "learner": learner, "total": total}
+    result = (bench.desk.host_path(job["results"]) / "result.json").read_text(encoding="utf-8")
+    return {"learner": moments["learner_ended"] - moments["learner_started"], "total": total, **_loop(result)}
+
+
+def _loop(result: str) -> dict[str, float]:
+    found = json.loads(result)
+    return {"training": float(found["seconds"])} if "seconds" in found else {}

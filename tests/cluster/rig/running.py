@@ -236,6 +236,13 @@ class RunningCluster:
         self.stop_slurmdbd(signal=signal)
         self.start_slurmdbd()
 
+    def restart_slurm(self) -> None:
+        """Restart slurmctld and each slurmd; running jobs continue."""
+        self.restart_slurmctld()
+        for spec in COMPUTE_NODES:
+            self.services(spec.name).stop(Service.SLURMD)
+            self.services(spec.name).start(Service.SLURMD)
+
     def reconfigure(self, values: Mapping[str, str]) -> Self:
         """Render the configuration with other values and restart slurmctld and slurmd; running jobs go on.
 
@@ -243,10 +250,7 @@ class RunningCluster:
         """
         changed = replace(self, blueprint=replace(self.blueprint, values=dict(values)))
         changed.write_slurm()
-        changed.restart_slurmctld()
-        for spec in COMPUTE_NODES:
-            changed.services(spec.name).stop(Service.SLURMD)
-            changed.services(spec.name).start(Service.SLURMD)
+        changed.restart_slurm()
         found = record.read(self.cluster_id)
         if found is not None:
             record.write(Record(found.cluster_id, found.state_dir, found.owner, found.complete, changed.blueprint))

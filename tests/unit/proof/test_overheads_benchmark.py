@@ -1,0 +1,18 @@
+"""The manifests of `make bench BENCH=overheads`."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.benchmarks.overheads import TRAININGS, manifest_of
+from tests.benchmarks.running import EXAMPLE, Training
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda one: one.manifest)
+def test_manifest_of_overheads_has_the_command_image_and_memory_that_run_bare(training: Training) -> None:
+    text = manifest_of(training, (EXAMPLE / "manifest.yml").read_text())
+    found = yaml.safe_load(text)
+    assert found["framework"]["command"] == training.command
+    assert found["memory"] == f"{training.memory_mib}MiB" and found["gpus"] == 1
+    assert (found["framework"]["name"] == "pytorch") == ("pytorch" in training.image)
