@@ -7,11 +7,12 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
 from ffdl_batch.host.fast_dataclass import dataclass
-from tests.cluster.rig import Cluster
+from tests.cluster.rig import Cluster, CommandError
 from tests.cluster.rig.topology import COMPUTE_NODES
 from tests.proof.chain import ProofError, until
 from tests.proof.desk import LOGIN_NODE, SOURCE, VENV_PYTHON, Desk
@@ -169,10 +170,12 @@ class _Run:
             return
         if self.desk.cluster.factory.init_of(node) is None:
             self.desk.cluster.power_on(node)
-            self._declare(node, "RESUME")
             return
         shown = self.desk.run("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T").stdout.split()
-        if shown and shown[0] in _USED:
+        if shown and shown[0].startswith("down"):
+            with suppress(CommandError):  # Slurm resumes it by itself if slurmd registers just now
+                self._declare(node, "RESUME")
+        elif shown and shown[0] in _USED:
             self.outages.append(Outage(node, since, time.time()))
             self._off = None
             self.say(f"Slurm uses node {node} again")
