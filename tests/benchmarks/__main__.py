@@ -25,7 +25,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.collecting import measure_collectors
 from tests.benchmarks.concurrency import measure_concurrency
-from tests.benchmarks.concurrency_table import Level, concurrency_table
+from tests.benchmarks.concurrency_table import Level, concurrency_table, growth_figures
 from tests.benchmarks.elastic import measure_elastic
 from tests.benchmarks.elastic_model import measure_elastic_model
 from tests.benchmarks.elastic_optimiser import measure_elastic_optimiser
@@ -193,6 +193,7 @@ def _measure_at_desk(cluster: Cluster, name: str, knobs: Knobs, results: Results
             elif name == CONCURRENCY:
                 bench.prepare()
                 results.levels += measure_concurrency(bench)
+                results.figures += growth_figures(results.levels)
             else:
                 bench.prepare()
                 results.figures += AT_A_DESK[name](bench)

@@ -43,6 +43,23 @@ class Level:
         return Figure("concurrency", what, self.who, "s", self.seconds, detail=detail)
 
 
+def growth_figures(levels: Sequence[Level]) -> list[Figure]:
+    """Return by how much the mean grows from the fewest to the most jobs, and by how much more than that of srun."""
+    means = {(one.who, one.jobs): one.values()[0] for one in levels}
+    means |= {(THEIRS, jobs): values[0] for jobs, values in PUBLISHED.items()}
+    numbers = sorted({one.jobs for one in levels})
+    fewest, most = numbers[0], numbers[-1]
+    factors = {
+        who: means[who, most] / means[who, fewest]
+        for who in dict.fromkeys(who for who, _ in means)
+        if {(who, fewest), (who, most)} <= means.keys()
+    }
+    what = f"growth of the mean from {fewest} to {most} jobs"
+    figures = [Figure("concurrency", what, who, "%", [100 * (factor - 1)]) for who, factor in factors.items()]
+    beyond = 100 * (factors["ffdl"] / factors["srun"] - 1)
+    return [*figures, Figure("concurrency", f"{what}, beyond that of srun", "ffdl", "%", [beyond], "<= 5")]
+
+
 def concurrency_table(levels: Sequence[Level]) -> str:
     """Aligned columns: for each number of jobs ours, the plain tool's and the published figures."""
     rows = [(one.jobs, one.who, str(len(one.seconds)), one.values()) for one in levels]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.concurrency_table import PUBLISHED, THEIRS, Level, concurrency_table
+from tests.benchmarks.concurrency_table import PUBLISHED, THEIRS, Level, concurrency_table, growth_figures
 
 LEVELS = [
     Level(10, "ffdl", [2.0, 4.0]),
@@ -22,6 +22,16 @@ def test_concurrency_table_has_published_row_below_measured_ones_and_growth_of_e
 
 def test_concurrency_table_has_no_published_row_for_other_numbers_of_jobs() -> None:
     assert THEIRS not in concurrency_table([Level(2, "ffdl", [1.0])])
+
+
+def test_growth_is_that_of_means_and_beyond_srun_by_ratio() -> None:
+    rows = [(one.who, round(one.samples[0])) for one in growth_figures(LEVELS)]
+    assert rows == [("ffdl", 50), ("srun", 100), (THEIRS, 62), ("ffdl", -25)]
+
+
+def test_growth_has_no_published_row_for_other_numbers_of_jobs() -> None:
+    levels = [Level(jobs, who, [float(jobs)]) for jobs in (2, 4) for who in ("ffdl", "srun")]
+    assert [one.who for one in growth_figures(levels)] == ["ffdl", "srun", "ffdl"]
 
 
 def test_concurrency_figure_keeps_samples_and_published_times() -> None:
