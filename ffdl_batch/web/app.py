@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -12,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ffdl_batch.client import AsyncClient, ClientError
+from ffdl_batch.client.stores.job_files import OwnPlace
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.web.access import STATIC, Guard, Keys
 from ffdl_batch.web.actions import Actions
@@ -20,13 +22,15 @@ from ffdl_batch.web.jobs import JobTable
 from ffdl_batch.web.logs import Logs
 from ffdl_batch.web.pages import Site
 from ffdl_batch.web.reports import Reports
+from ffdl_batch.web.results import Results
 from ffdl_batch.web.submitting import Submitting
 
 
-def create_app(client: AsyncClient, keys: Keys, title: str) -> ASGIApp:
-    """Return the application for the daemon of `client`. `title` says whose it is."""
-    site = Site(client, title)
-    table, pages, logs = JobTable(site), JobPages(site), Logs(site)
+def create_app(client: AsyncClient, keys: Keys, title: str, place: Callable[[], OwnPlace]) -> ASGIApp:
+    """Return the application for the daemon of `client`. `title` says whose it is, and `place` from where the output of
+    jobs is read."""
+    site = Site(client, title, place)
+    table, pages, logs, results = JobTable(site), JobPages(site), Logs(site), Results(site)
     actions, submitting, reports = Actions(site), Submitting(site), Reports(site)
 
     async def on_error(request: Request, error: Exception) -> Response:
@@ -48,6 +52,8 @@ def create_app(client: AsyncClient, keys: Keys, title: str) -> ASGIApp:
         Route("/jobs/{job_id}/log/download", logs.download),
         Route("/jobs/{job_id}/metrics", pages.metrics),
         Route("/jobs/{job_id}/metrics.json", pages.metrics_json),
+        Route("/jobs/{job_id}/results", results.show),
+        Route("/jobs/{job_id}/results/file", results.download),
         Route("/jobs/{job_id}/submitted", pages.submitted),
         Mount(STATIC.rstrip("/"), StaticFiles(directory=Path(__file__).with_name("static"))),
     ]

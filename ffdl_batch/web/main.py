@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 import click
 
 from ffdl_batch.client import AsyncClient, ClientError
+from ffdl_batch.client.connection.daemon_start import Dialling
+from ffdl_batch.client.stores.job_files import place_of
 from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.daemon.quiet_server import QuietServer, uvicorn_config
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -54,7 +56,7 @@ async def _serve(port: int | None, host: str | None) -> None:
     async with AsyncClient(host=host) as client:
         health = await client.health()  # starts the daemon, or says why it cannot be reached
         title = f"{user_name(health.uid)} on {health.host}"
-        app = create_app(client, keys, title)
+        app = create_app(client, keys, title, lambda: place_of(Dialling(host=host).way(), os.environ))
         server = QuietServer(uvicorn_config(app, PageProtocol, finish_s=1))
         path = None
         if port is None:

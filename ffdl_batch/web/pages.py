@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,6 +16,7 @@ from ffdl_batch.cli.render.formatting import format_elapsed, format_number, form
 from ffdl_batch.cli.render.job_list import began_at, elapsed_s, place_or_reason
 from ffdl_batch.cli.render.job_tables import describe_checkpoint, describe_learner, why_attempt_ended
 from ffdl_batch.client import AsyncClient, RequestRefused, UnknownJob
+from ffdl_batch.client.stores.job_files import OwnPlace
 from ffdl_batch.client.watching import Watching
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.number_text import size_text
@@ -31,8 +32,9 @@ CONTINUABLE = frozenset({"HALTED", "FAILED"})
 class Site:
     """What all pages share."""
 
-    def __init__(self, client: AsyncClient, title: str) -> None:
-        self.client, self.title = client, title
+    def __init__(self, client: AsyncClient, title: str, place: Callable[[], OwnPlace]) -> None:
+        """`place` returns the place from which the output of jobs is read."""
+        self.client, self.title, self.place = client, title, place
         self.watching = Watching(client)
         self._templates = _environment()
 

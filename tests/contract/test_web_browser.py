@@ -152,6 +152,23 @@ def test_log_grows_and_ends(desk: Desk, tab: Page) -> None:
     expect(tab.locator("#log .line")).to_have_count(1)
 
 
+def test_file_of_job_is_downloaded_and_not_opened(desk: Desk, tab: Page) -> None:
+    page = "<script>document.title='hacked'</script>"
+    (desk.base / "page.html").write_text(page)
+    job_id = desk.submit("writes", f"cp '{desk.base}/page.html' $RESULT_DIR/")
+    desk.await_state(job_id, "COMPLETED")
+    tab.goto(f"/jobs/{job_id}")
+    tab.get_by_role("navigation", name="Job").get_by_role("link", name="Files").click()
+    with tab.expect_download() as awaited:
+        tab.get_by_role("link", name="page.html").click()
+    assert awaited.value.suggested_filename == "page.html"
+    assert Path(awaited.value.path()).read_text() == page
+    address = tab.get_by_role("link", name="page.html").get_attribute("href")
+    with tab.expect_download():  # also as an address that another page links to, without the attribute `download`
+        tab.evaluate("(address) => { location.href = address }", address)
+    assert "Files of writes" in tab.title()
+
+
 def test_page_goes_on_after_restart_of_daemon(desk: Desk, tab: Page) -> None:
     job_id = start(desk)
     expect(tab.locator(f"tr#{job_id} .state")).to_have_text("PROCESSING")
@@ -261,6 +278,7 @@ def test_pages_are_accessible_and_fit_narrow_screens(desk: Desk, tab: Page, sche
     pages = {
         "jobs": "/", "job": f"/jobs/{job_id}", "failed": f"/jobs/{failed}", "waits": f"/jobs/{waiting[-1]}",
         "log": f"/jobs/{job_id}/log", "metrics": f"/jobs/{job_id}/metrics", "submitted": f"/jobs/{job_id}/submitted",
+        "files": f"/jobs/{failed}/results?kind=logs",
         "compare": f"/compare?id={job_id}&id={failed}", "error": "/jobs/training-000000000", "submit": "/submit",
         "usage": "/reports?days=1",
     }  # fmt: skip

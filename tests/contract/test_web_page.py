@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -185,6 +188,55 @@ def test_log_page_shows_colours_finds_lines_and_downloads_all(desk: Desk, page: 
     live = page.ask(f"/jobs/{job_id}/log/live?read=")[1]
     assert live.count("event: lines") >= 1
     assert live.rstrip().endswith('data: ""')
+
+
+MAKE_FILES = """\
+import os, pathlib, sys
+results = pathlib.Path(os.environ["RESULT_DIR"])
+(results / "below").mkdir()
+(results / "below" / "a <b>&.html").write_text("<script>alert(1)</script>")
+(results / "model.bin").write_bytes(bytes(3000))
+(results / "outside").symlink_to(sys.argv[1])
+(results / "inside").symlink_to("model.bin")
+(results / "away").symlink_to(pathlib.Path(sys.argv[1]).parent)
+os.mkfifo(results / "pipe")
+"""
+
+
+def test_files_are_listed_and_sent_as_attachments_without_links(desk: Desk, page: Page) -> None:
+    secret = desk.base / "secret.txt"
+    secret.write_text("secret")
+    (desk.base / "model" / "make.py").write_text(MAKE_FILES)
+    job_id = desk.submit("files", f"python3 make.py '{secret}'")
+    desk.await_state(job_id, "COMPLETED")
+    status, text, _ = page.ask(f"/jobs/{job_id}/results")
+    rows = re.findall(r"<tr><td><a href=\"([^\"]+)\" download>([^<]+)</a></td><td class=\"number\">([^<]+)</td>", text)
+    assert (status, [(name, size) for _, name, size in rows]) == (
+        200, [("model.bin", "2.93 KiB"), ("below/a &lt;b&gt;&amp;.html", "25 B")],
+    )  # fmt: skip
+    status, body, headers = page.ask(unescape(rows[1][0]))
+    assert (status, body) == (200, "<script>alert(1)</script>")
+    assert headers["Content-Type"] == "application/octet-stream"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Disposition"] == "attachment; filename*=UTF-8''a%20%3Cb%3E%26.html"
+    for name in (
+        "outside", "inside", "away/secret.txt", "pipe", "below", "", "..", "../secret.txt", str(secret), "/", "a\0b",
+        "below/../model.bin", "nothing", "below//a <b>&.html",
+    ):  # fmt: skip
+        status, body, _ = page.ask(f"/jobs/{job_id}/results/file?{urlencode({'name': name})}")
+        assert (status, "Not done" in body) == (404, True), name
+    assert page.ask(f"/jobs/{job_id}/results/file?kind=model&name=model.zip")[0] == 200
+    assert "learner-1/training-log.txt" in page.ask(f"/jobs/{job_id}/results?kind=logs")[1]
+    assert page.ask("/jobs/training-000000000/results")[0] == 404
+
+
+def test_files_of_waiting_and_running_jobs(desk: Desk, page: Page) -> None:
+    running = [start(desk, "one"), start(desk, "two")]
+    waiting = desk.submit("three", "sleep 600")
+    desk.await_state(waiting, "QUEUED")
+    assert "none of its attempts got as far as its learners" in page.ask(f"/jobs/{waiting}/results")[1]
+    text = page.ask(f"/jobs/{running[0]}/results")[1]
+    assert ("its output is not complete" in text, "There are no files." in text) == (True, True)
 
 
 def test_reports_show_usage_and_failures(desk: Desk, page: Page) -> None:

@@ -65,7 +65,7 @@ class Page:
                 own = {"Content-Type": "application/x-www-form-urlencoded", "Origin": "http://localhost:8470"}
                 connection.request("POST", path, urlencode(form), {**own, **sent})
             answer = connection.getresponse()
-            return answer.status, answer.read().decode(), answer.headers
+            return answer.status, answer.read().decode(errors="replace"), answer.headers
 
     def sign_in(self) -> None:
         status, _, headers = self.ask(self.address)

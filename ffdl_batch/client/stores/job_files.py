@@ -1,19 +1,24 @@
-"""Copy the output of a job into a directory: from its store, its directory, or the daemon."""
+"""Copy the output of a job into a directory: from its store, its directory, or the daemon. List it, and open a file."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from ffdl_batch.attempt.directory_tree import remove_tree
-from ffdl_batch.domain.data.staging_protocol import Direction, Done, Line, Note, Progress
+from ffdl_batch.attempt.directory_tree import Directories, Gone, remove_tree
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
+from ffdl_batch.domain.data.staging_protocol import Direction, Done, Entry, Line, Note, Progress
 from ffdl_batch.domain.data.store_kinds import StoreAddress, StoreKind
 from ffdl_batch.host.fast_dataclass import dataclass
+from ffdl_batch.staging.faults import Skip
+from ffdl_batch.staging.object_names import parts_of
 
 if TYPE_CHECKING:
     from ffdl_batch.client.api_calls.job_output import JobOutput
@@ -75,6 +80,73 @@ def bring_output(output: JobOutput, copy: Copy, place: OwnPlace, report: Report,
         return move(asked, report, each_s, place.environ)
 
 
+class OnlyWithDaemon(Exception):
+    """The files are on the daemon's host, and this machine does not see them."""
+
+
+class _Enough(Exception):
+    """The listing has as many files as were asked for."""
+
+
+def list_output(output: OutputView, place: OwnPlace, most: int) -> tuple[list[Entry], bool]:
+    """Return the first `most` files, and whether these are all. Links are not followed. Raises ClientError and
+    OnlyWithDaemon."""
+    from ffdl_batch.client.stores.transfers import list_store
+
+    readable = _readable(output, place)
+    if readable is None:
+        raise OnlyWithDaemon
+    found: list[Entry] = []
+
+    def report(line: Line) -> None:
+        if isinstance(line, Entry):
+            if len(found) == most:
+                raise _Enough
+            found.append(line)
+
+    try:
+        list_store(*readable, report)
+    except _Enough:
+        return found, False
+    return found, True
+
+
+def open_output(output: OutputView, place: OwnPlace, name: str, most_stored_bytes: int) -> BinaryIO:
+    """Open one file of the output for reading. A file of a store is copied into a temporary file first, if it has at
+    most `most_stored_bytes`.
+
+    No link is followed. Raises FileNotFoundError, also for a name that leads out of the directory, OnlyWithDaemon,
+    FileTooLarge, other ClientErrors and OSError.
+    """
+    from ffdl_batch.client.stores.transfers import Move, move
+
+    readable = _readable(output, place)
+    if readable is None:
+        raise OnlyWithDaemon
+    try:
+        parts = parts_of(name, is_key=False)
+    except Skip:
+        raise FileNotFoundError(name) from None
+    if output.store is None:
+        return _open_in(output.directory, parts, output.inode)
+    with tempfile.TemporaryDirectory(prefix="ffdl-") as scratch:
+        asked = Move(
+            Direction.IN, *readable, Path(scratch, "files"), (glob.escape(name),), most_file_bytes=most_stored_bytes
+        )
+        move(asked, lambda _: None, 3600.0, {**place.environ, "XDG_CACHE_HOME": scratch})
+        return _open_in(str(asked.local), parts)
+
+
+def _open_in(directory: str, parts: tuple[str, ...], inode: int = 0) -> BinaryIO:
+    try:
+        with Directories(directory) as tree:
+            if inode and os.fstat(tree.enter(())).st_ino != inode:
+                raise FileNotFoundError(directory)
+            return open_regular(parts[-1], dir_fd=tree.enter(parts[:-1]))
+    except (Gone, DamagedFile, NotADirectoryError):
+        raise FileNotFoundError(str(Path(directory, *parts))) from None
+
+
 def place_of(way: Way, environ: Mapping[str, str], state_dir: Path | None = None) -> OwnPlace:
     """Return the place of a program that reaches the daemon by `way`. `state_dir` overrides that of the environment."""
     from ffdl_batch.client.connection.daemon_location import HostPlace
@@ -101,21 +173,17 @@ def _source(calls: JobOutput, copy: Copy, place: OwnPlace, report: Report) -> It
     read all files.
     """
     from ffdl_batch.client.api_calls.job_output import FileLimits, OutputIncomplete
-    from ffdl_batch.client.stores.credentials import Access, of_job
+    from ffdl_batch.client.stores.credentials import Access
     from ffdl_batch.client.stores.transfers import transfers_dir
 
     output = copy.output
     words = (output.job_id, output.kind, str(copy.directory))
     memory = hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    if output.store is not None:
-        near = bool(output.directory)
-        access = of_job(output.store, Path(output.secrets), place.secrets, place.environ, near=near)
-        yield access, output.prefix, memory
+    readable = None if output.is_partial and output.store is None else _readable(output, place)
+    if readable is not None:
+        yield *readable, memory
         return
     directory = StoreAddress(StoreKind.FILE, container=output.directory)
-    if not output.is_partial and not place.is_other_host and _is_seen(output):
-        yield Access(directory, {}), output.name, memory
-        return
 
     def progressed(size: int) -> None:
         report(Progress(0, 0, size, size, 0.0))
@@ -136,6 +204,20 @@ def _source(calls: JobOutput, copy: Copy, place: OwnPlace, report: Report) -> It
     finally:
         with suppress(OSError):
             remove_tree(str(sent))
+
+
+def _readable(output: OutputView, place: OwnPlace) -> tuple[Access, str] | None:
+    """Return the store or directory, and the prefix in it; None for a directory that only the daemon sees. Raises
+    InputUnusable."""
+    from ffdl_batch.client.stores.credentials import Access, of_job
+
+    if output.store is not None:
+        near = bool(output.directory)
+        access = of_job(output.store, Path(output.secrets), place.secrets, place.environ, near=near)
+        return access, output.prefix
+    if place.is_other_host or not _is_seen(output):
+        return None
+    return Access(StoreAddress(StoreKind.FILE, container=output.directory), {}), output.name
 
 
 def _is_seen(output: OutputView) -> bool:
