@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from ffdl_batch.domain.job.spec import JobSpec, StoreType
 from ffdl_batch.host.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.job.spec import JobSpec
 
 REFERENCE = re.compile(r"\$\{(secret|env|file):([^{}\s]+)\}")
 """A reference in a manifest to a value that is stored elsewhere; it must be the whole value."""
@@ -21,8 +24,8 @@ MAX_BYTES = 64 * 1024
 CUSTOM = "custom"
 """The framework whose version is the image."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_WITHOUT = frozenset({StoreType.HOST_MOUNT, StoreType.DIRECTORY, StoreType.MOUNT_VOLUME})
-"""Stores that are directories: credentials in their manifests are ignored."""
+_WITHOUT = frozenset({"host_mount", "directory", "mount_volume"})
+"""Types of stores that are directories: credentials in their manifests are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
