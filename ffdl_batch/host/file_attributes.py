@@ -14,7 +14,7 @@ import posixpath
 import re
 import stat
 from itertools import accumulate, dropwhile
-from typing import Callable, Optional, Sequence, Tuple
+from typing import Callable, Iterator, Optional, Sequence, Tuple
 
 from ffdl_batch.host.fast_dataclass import dataclass
 from ffdl_batch.host.permissions import is_default_mode
@@ -146,17 +146,22 @@ def copy_content(source: int, target: int, go_on: Callable[[], None]) -> None:
 
 def write_sparse(descriptor: int, data: bytes, at: int) -> None:
     """Write into an empty part of a file. Blocks of zeros become holes. Raises OSError. The caller sets the size."""
-    if _ZEROS not in data:
-        write_all(descriptor, data, at)
-        return
     view, start = memoryview(data), 0
-    while start < len(data):
-        stop, is_zero = start, data[start : start + _HOLE_BYTES] == _ZEROS
-        while stop < len(data) and (data[stop : stop + _HOLE_BYTES] == _ZEROS) == is_zero:
-            stop += _HOLE_BYTES
-        if not is_zero:
-            write_all(descriptor, view[start:stop], at + start)
-        start = stop
+    for block in _zero_blocks(data):
+        if block > start:
+            write_all(descriptor, view[start:block], at + start)
+        start = block + _HOLE_BYTES
+    write_all(descriptor, view[start:], at + start)
+
+
+def _zero_blocks(data: bytes) -> Iterator[int]:
+    """Yield the positions of blocks of zeros. Only blocks that begin with a zero are looked at."""
+    firsts = data[::_HOLE_BYTES]
+    number = firsts.find(0)
+    while number >= 0:
+        if data.startswith(_ZEROS, number * _HOLE_BYTES):
+            yield number * _HOLE_BYTES
+        number = firsts.find(0, number + 1)
 
 
 def write_all(descriptor: int, data: "bytes | memoryview", at: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -38,6 +39,7 @@ def main() -> int:
         from ffdl_batch.staging.images.program import run_image_program
 
         return run_image_program(options.task, output=sys.stdout.fileno())
+    gc.disable()  # enabled again when the clients of the stores have been made
     from ffdl_batch.staging.program import run_program
 
     return run_program(options.task, check=options.check, lists=options.list, output=sys.stdout.fileno())

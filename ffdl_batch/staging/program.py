@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -137,7 +138,7 @@ def _locked(descriptor: int) -> bool:
 def _check(run: Run) -> None:
     quick = replace(run, retries=replace(run.retries, tries=min(CHECK_TRIES, run.task.tries)))
     for transfer in run.task.transfers:
-        with closing(open_route(quick, transfer)) as route:
+        with closing(_opened(quick, transfer)) as route:
             _check_route(route)
     run.unreadable.require_none("can be copied", denied=FaultClass.REFUSED)
 
@@ -153,7 +154,7 @@ def _check_route(route: Route) -> None:
 
 def _list(run: Run) -> None:
     for transfer in run.task.transfers:
-        with closing(open_route(run, transfer)) as route:
+        with closing(_opened(run, transfer)) as route:
             list_objects(route)
     run.unreadable.require_none("are listed", denied=FaultClass.REFUSED)
 
@@ -162,7 +163,7 @@ def _move(run: Run) -> None:
     is_in = run.task.direction is Direction.IN
     run.reporter.begin()
     with ExitStack() as trees:
-        routes = [trees.enter_context(closing(open_route(run, transfer))) for transfer in run.task.transfers]
+        routes = [trees.enter_context(closing(_opened(run, transfer))) for transfer in run.task.transfers]
         if run.task.cache is not None:
             left = [through_cache(route, number, trees) for number, route in enumerate(routes)]
             routes = [route for route in left if route is not None]
@@ -195,6 +196,15 @@ def _move(run: Run) -> None:
             for (route, tree), found in zip(pairs, entries, strict=True):
                 store_entries(route, tree, found)
             run.unreadable.require_none("are stored")
+
+
+def _opened(run: Run, transfer: Transfer) -> Route:
+    """Return the transfer with its store. Enable garbage collection, but exclude the existing objects, which stay until
+    the end: a client of S3 has hundreds of thousands."""
+    route = open_route(run, transfer)
+    gc.freeze()
+    gc.enable()
+    return route
 
 
 def _tree(transfer: Transfer, *, make: bool) -> Tree:

@@ -1,14 +1,16 @@
-"""Staging: one large file and many small ones, in and out, beside boto3's own transfer and the same server; and what a
-mount of the store gives, where this machine can mount.
+"""Staging: one large file and many small ones, in and out, beside boto3's own transfer and the AWS command line (if
+`aws` is on PATH) with the same server; and what a mount of the store gives, where this machine can mount.
 
-Needs neither a cluster nor root. Both programs are whole processes, with as many requests at once. The server is on
+Needs neither a cluster nor root. All programs are whole processes, with as many requests at once. The server is on
 this machine and takes its share of the processors, a small one with the usual `store_server`: so the figures compare,
 and say little of a network. The client's own processor time is beside them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import random
 import resource
 import shutil
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ffdl_batch.controller.mounts.node_mounts import lacking
@@ -34,16 +36,21 @@ SMALL_BYTES = 1000
 MOUNT = "ffdl, mounted"
 SERVERS = {"quick": QuickServer, "moto": S3Server}
 PLAIN = Path(__file__).resolve().parent / "plain_transfer.py"
+AWS_CONFIG = f"[default]\ns3 =\n  addressing_style = path\n  max_concurrent_requests = {PARALLEL}\n"
+AIMS = {"boto3": ">= 0.95", "aws": ">= 1"}
+"""Our rate as a multiple of the plain tool's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Files in a directory, stored below a prefix of the same name; `amount` of `unit` in all."""
+    """Files in a directory, stored below a prefix of the same name; `amount` of `unit` in all. `in_parts`: they are
+    stored as boto3 stores large files."""
 
     name: str
     what: str
     amount: float
     unit: str
+    in_parts: bool = False
 
 
 def measure_staging(knobs: Knobs) -> list[Figure]:
@@ -63,9 +70,15 @@ def _measure(server: S3Server, base: Path, knobs: Knobs) -> list[Figure]:
     (base / "secrets.json").chmod(0o600)
     write_loads(base, knobs)
     figures = []
-    for load in loads_of(knobs):
-        paths = sorted((base / load.name).iterdir())
-        server.put_many(BUCKET, ((f"{load.name}/{path.name}", path.read_bytes()) for path in paths))
+    large, small = loads_of(knobs)
+    parts = Load("parts", f"{large.what}, stored in parts", large.amount, large.unit, in_parts=True)
+    (base / parts.name).symlink_to(large.name)
+    for load in (large, parts, small):
+        if load.in_parts:
+            subprocess.run(_plain(server, Direction.OUT, load.name, base / load.name), check=True)
+        else:
+            paths = sorted((base / load.name).iterdir())
+            server.put_many(BUCKET, ((f"{load.name}/{path.name}", path.read_bytes()) for path in paths))
         figures += _turns(server, base, load, knobs.rounds)
     return figures
 
@@ -101,41 +114,74 @@ def write_loads(base: Path, knobs: Knobs) -> None:
 
 
 def _turns(server: S3Server, base: Path, load: Load, rounds: int) -> list[Figure]:
-    whose: dict[str, Callable[[Direction, str, Path], Sequence[str]]] = {
-        "ffdl": lambda *order: _ours(server, base, *order),
-        "boto3": lambda *order: _plain(server, *order),
-    }
     samples: dict[tuple[str, str], list[float]] = {}
+    used: dict[tuple[str, str], list[float]] = {}
     waits: dict[str, list[float]] = {}
     again: list[float] = []
     why = lacking()
     if why:
         print(f"nothing is mounted here: {why}", file=sys.stderr)
-    used: dict[tuple[str, str], list[float]] = {}
     for turn in range(rounds):
-        for who, argv in whose.items():
-            came, prefix = base / f"{who}-{turn}", f"{who}-{turn}-{load.name}"
-            came.mkdir()
-            taken, cpu_s = _timed(argv(Direction.IN, load.name, came))
-            used.setdefault(("in", who), []).append(cpu_s)
-            _require_same(base / load.name, came, f"{who} brought")
-            samples.setdefault(("in", who), []).append(load.amount / taken)
-            waits.setdefault(who, []).append(taken)
-            taken, cpu_s = _timed(argv(Direction.OUT, prefix, base / load.name))
-            used.setdefault(("out", who), []).append(cpu_s)
-            _require_stored(server, base / load.name, prefix, f"{who} stored")
-            samples.setdefault(("out", who), []).append(load.amount / taken)
-            shutil.rmtree(came)
+        for who, program in _programs(server, base).items():
+            for way, (taken, cpu_s) in _turn(server, base, load, who, program, turn).items():
+                samples.setdefault((way, who), []).append(load.amount / taken)
+                used.setdefault((way, who), []).append(cpu_s)
+                if way == "in":
+                    waits.setdefault(who, []).append(taken)
         if not why:
             read = _mounts(server, base, load, turn)
             samples.setdefault(("in", MOUNT), []).append(load.amount / read.all)
             again.append(load.amount / read.again)
             waits.setdefault(MOUNT, []).append(read.first)
     rates = [Figure(load.what, f"{way}, whole process", who, load.unit, some) for (way, who), some in samples.items()]
+    rates += _ratios(load, samples)
     if again:
         rates.append(Figure(load.what, "read again", MOUNT, load.unit, again))
     rates += [Figure(load.what, f"{way}, the client's CPU", who, "s", some) for (way, who), some in used.items()]
     return rates + [Figure(load.what, "until a learner can begin", who, "s", found) for who, found in waits.items()]
+
+
+Program = Callable[[Direction, str, Path], Sequence[str]]
+
+
+def _programs(server: S3Server, base: Path) -> dict[str, Program]:
+    """The command lines of all clients that this machine has."""
+    found: dict[str, Program] = {
+        "ffdl": lambda *order: _ours(server, base, *order),
+        "boto3": lambda *order: _plain(server, *order),
+    }
+    aws = shutil.which("aws")
+    if aws is None:
+        print("the AWS command line is not measured: there is no `aws` on PATH", file=sys.stderr)
+    else:
+        found["aws"] = lambda *order: _aws(aws, server, *order)
+    return found
+
+
+def _turn(
+    server: S3Server, base: Path, load: Load, who: str, program: Program, turn: int
+) -> dict[str, tuple[float, float]]:
+    """Move the load both ways, and compare every byte. How the source is stored makes no difference to the way out."""
+    came, prefix = base / f"{who}-{turn}", f"{who}-{turn}-{load.name}"
+    came.mkdir()
+    environment = _environment(base)
+    found = {"in": _timed(program(Direction.IN, load.name, came), environment)}
+    _require_same(base / load.name, came, f"{who} brought")
+    shutil.rmtree(came)
+    if not load.in_parts:
+        found["out"] = _timed(program(Direction.OUT, prefix, base / load.name), environment)
+        _require_stored(server, base / load.name, prefix, f"{who} stored")
+    return found
+
+
+def _ratios(load: Load, samples: Mapping[tuple[str, str], Sequence[float]]) -> list[Figure]:
+    """Our rate over that of each plain tool in the same turn."""
+    found = []
+    for (way, who), theirs in samples.items():
+        if who in AIMS:
+            ratios = [ours / their for ours, their in zip(samples[way, "ffdl"], theirs, strict=True)]
+            found.append(Figure(load.what, f"{way}, ffdl / {who}", "ffdl", "x", ratios, AIMS[who]))
+    return found
 
 
 def _ours(server: S3Server, base: Path, direction: Direction, prefix: str, local: Path) -> list[str]:
@@ -156,10 +202,24 @@ def _plain(server: S3Server, direction: Direction, prefix: str, local: Path) -> 
     return [sys.executable, str(PLAIN), direction.value, server.endpoint, BUCKET, prefix, str(local)]
 
 
-def _timed(argv: Sequence[str]) -> tuple[float, float]:
+def _aws(aws: str, server: S3Server, direction: Direction, prefix: str, local: Path) -> list[str]:
+    there, here = f"s3://{BUCKET}/{prefix}/", f"{local}/"
+    ends = (there, here) if direction is Direction.IN else (here, there)
+    return [aws, "--endpoint-url", server.endpoint, "s3", "cp", "--recursive", "--only-show-errors", *ends]
+
+
+def _environment(base: Path) -> dict[str, str]:
+    """That of the AWS command line: the others do not read it."""
+    config = base / "aws.ini"
+    config.write_text(AWS_CONFIG)
+    keys = {"AWS_ACCESS_KEY_ID": "anybody", "AWS_SECRET_ACCESS_KEY": "anything", "AWS_DEFAULT_REGION": "us-east-1"}
+    return {**os.environ, **keys, "AWS_CONFIG_FILE": str(config)}
+
+
+def _timed(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
     """Seconds, and seconds of processors that the program used."""
     before, began = _of_children(), time.monotonic()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env=environment)
     return time.monotonic() - began, _of_children() - before
 
 
@@ -179,6 +239,16 @@ def _require_same(wanted: Path, found: Path, what: str) -> None:
 
 def _require_stored(server: S3Server, wanted: Path, prefix: str, what: str) -> None:
     pages = server.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{prefix}/")
-    sizes = {one["Key"].rpartition("/")[2]: one["Size"] for page in pages for one in page.get("Contents", [])}
-    if sizes != {path.name: path.stat().st_size for path in wanted.iterdir()}:
+    etags = {
+        one["Key"].rpartition("/")[2]: one["ETag"].strip('"') for page in pages for one in page.get("Contents", [])
+    }
+    if set(etags) != {path.name for path in wanted.iterdir()}:
         raise RuntimeError(f"{what} other objects")
+    for name, etag in etags.items():
+        data = (wanted / name).read_bytes()
+        if "-" in etag:  # stored in parts, so it is no MD5
+            is_same = server.client.get_object(Bucket=BUCKET, Key=f"{prefix}/{name}")["Body"].read() == data
+        else:
+            is_same = etag == hashlib.md5(data).hexdigest()
+        if not is_same:
+            raise RuntimeError(f"{what} other bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,22 +22,22 @@ SMALLEST = Knobs(rounds=1, staged_mib=1, staged_files=3)
 @pytest.mark.parametrize(("server", "mib"), [("quick", 17), ("moto", 1)])
 def test_staging_benchmark_measures_every_client_direction_and_load(server: str, mib: int) -> None:
     figures = measure_staging(replace(SMALLEST, store_server=server, staged_mib=mib))
-    rates = {f"one file of {mib} MiB": "MiB/s", "3 files of 1000 bytes": "files/s"}
-    both = [
-        (f"{way}, {measure}", who)
-        for way in ("in", "out")
-        for measure in ("whole process", "the client's CPU")
-        for who in ("ffdl", "boto3")
-    ]
-    waits = [("until a learner can begin", who) for who in ("ffdl", "boto3")]
-    mounted = [(way, MOUNT) for way in ("in, whole process", "read again", "until a learner can begin")]
-    wanted = both + waits + (mounted if not lacking() else [])
-    assert {(one.benchmark, one.measure, one.unit, one.who) for one in figures} == {
-        (load, measure, "s" if "CPU" in measure or "until" in measure else rate, who)
-        for load, rate in rates.items()
-        for measure, who in wanted
-    }
-    assert len(figures) == 2 * len(wanted)
+    large, clients = f"one file of {mib} MiB", ["ffdl", "boto3", *(["aws"] if shutil.which("aws") else [])]
+    mounted = [("in, whole process", MOUNT), ("read again", MOUNT), ("until a learner can begin", MOUNT)]
+    wanted = set()
+    for load, rate, ways in (
+        (large, "MiB/s", ("in", "out")),
+        (f"{large}, stored in parts", "MiB/s", ("in",)),
+        ("3 files of 1000 bytes", "files/s", ("in", "out")),
+    ):
+        wanted |= {(load, f"{way}, whole process", rate, who) for way in ways for who in clients}
+        wanted |= {(load, f"{way}, the client's CPU", "s", who) for way in ways for who in clients}
+        wanted |= {(load, f"{way}, ffdl / {who}", "x", "ffdl") for way in ways for who in clients[1:]}
+        wanted |= {(load, "until a learner can begin", "s", who) for who in clients}
+        if not lacking():
+            wanted |= {(load, measure, "s" if "until" in measure else rate, who) for measure, who in mounted}
+    assert {(one.benchmark, one.measure, one.unit, one.who) for one in figures} == wanted
+    assert len(figures) == len(wanted)
     assert all(len(one.samples) == 1 and one.samples[0] > 0 for one in figures)
 
 

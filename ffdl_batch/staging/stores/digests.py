@@ -22,7 +22,7 @@ USUAL_PART_MIB = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512)
 class Digest(Protocol):
     """The interface of hashlib's objects."""
 
-    def update(self, data: bytes, /) -> None:
+    def update(self, data: bytes | memoryview, /) -> None:
         """Add data."""
 
     def hexdigest(self) -> str:
@@ -33,7 +33,7 @@ class _Crc32:
     def __init__(self) -> None:
         self._value = 0
 
-    def update(self, data: bytes, /) -> None:
+    def update(self, data: bytes | memoryview, /) -> None:
         self._value = zlib.crc32(data, self._value)
 
     def hexdigest(self) -> str:

@@ -215,7 +215,8 @@ class Download:
             half.part_bytes, half.digests = known.part_bytes, journal.parts(place, name)
             half.run_digest()
             return half
-        os.ftruncate(file, 0)
+        if os.fstat(file).st_size:  # ext4 writes a file to disk when it is closed if it was truncated to nothing
+            os.ftruncate(file, 0)
         os.ftruncate(file, max(item.size, 0))
         if len(half.ranges()) > 1:
             journal.start(place, name, Started(version, "", half.part_bytes))
@@ -280,7 +281,7 @@ class Download:
 
     def _finish(self, half: PartialFile) -> None:
         """Compare the file with its object and rename it. Raises ObjectChanged, Mismatch, Skip, OSError."""
-        if half.item.size >= 0:
+        if half.item.size >= 0 and os.fstat(half.file).st_size != half.item.size:
             os.ftruncate(half.file, half.item.size)
         self._verification.verify(half)
         if half.item.mtime > 0:

@@ -14,6 +14,7 @@ import pytest
 
 from ffdl_batch.staging.stores.digests import count_of_parts, digest_of, is_md5, part_sizes, parts_etag, ranges
 from ffdl_batch.staging.stores.store import Item
+from ffdl_batch.staging.transfer import partial_download
 from ffdl_batch.staging.transfer.partial_download import RunningDigest
 
 MIB = 1 << 20
@@ -77,14 +78,14 @@ def test_digest_of_hashes_byte_range_and_rejects_short_file(tmp_path: Path, name
 def test_running_digest_accepts_parts_in_any_order_and_reads_each_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, pread = os.urandom(10), os.pread
+    data, preadv = os.urandom(10), os.preadv
     read: list[tuple[int, int]] = []
 
-    def noted(descriptor: int, size: int, start: int) -> bytes:
-        read.append((start, size))
-        return pread(descriptor, size, start)
+    def noted(descriptor: int, buffers: list[memoryview], start: int) -> int:
+        read.append((start, sum(map(len, buffers))))
+        return preadv(descriptor, buffers, start)
 
-    monkeypatch.setattr(os, "pread", noted)
+    monkeypatch.setattr(os, "preadv", noted)
     with opened(tmp_path, data) as file:
         running = RunningDigest(file, "md5")
         running.came(4, 8)
@@ -105,3 +106,18 @@ def test_running_digest_is_correct_with_many_threads(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda start: running.came(start, start + 100), starts))
         assert running.hexdigest(len(data)) == hashlib.sha256(data).hexdigest()
+
+
+def test_running_digest_reads_long_range_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_download, "STEP_BYTES", 3)
+    with opened(tmp_path, b"abcdefgh") as file:
+        running = RunningDigest(file, "md5")
+        running.came(0, 8)
+        assert running.hexdigest(8) == hashlib.md5(b"abcdefgh").hexdigest()
+
+
+def test_running_digest_rejects_file_that_was_cut(tmp_path: Path) -> None:
+    with opened(tmp_path, b"abc") as file:
+        running = RunningDigest(file, "md5")
+        with pytest.raises(EOFError):
+            running.came(0, 4)
