@@ -17,6 +17,7 @@ from ffdl_batch.client.stores.job_files import OwnPlace
 from ffdl_batch.exit_handling import Stop
 from ffdl_batch.web.access import STATIC, Guard, Keys
 from ffdl_batch.web.actions import Actions
+from ffdl_batch.web.cluster import Cluster
 from ffdl_batch.web.job_pages import JobPages
 from ffdl_batch.web.jobs import JobTable
 from ffdl_batch.web.logs import Logs
@@ -31,7 +32,7 @@ def create_app(client: AsyncClient, keys: Keys, title: str, place: Callable[[], 
     jobs is read."""
     site = Site(client, title, place)
     table, pages, logs, results = JobTable(site), JobPages(site), Logs(site), Results(site)
-    actions, submitting, reports = Actions(site), Submitting(site), Reports(site)
+    actions, submitting, reports, cluster = Actions(site), Submitting(site), Reports(site), Cluster(site)
 
     async def on_error(request: Request, error: Exception) -> Response:
         return site.render_error(request, error)
@@ -44,6 +45,8 @@ def create_app(client: AsyncClient, keys: Keys, title: str, place: Callable[[], 
         Route("/submit", submitting.submit, methods=["POST"]),
         Route("/submit/check", submitting.check, methods=["POST"]),
         Route("/reports", reports.show),
+        Route("/cluster", cluster.show),
+        Route("/cluster/pools.json", cluster.pools_json),
         Route("/compare", pages.compare),
         Route("/compare/metrics.json", pages.compare_json),
         Route("/jobs/{job_id}", pages.overview),

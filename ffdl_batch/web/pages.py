@@ -21,6 +21,7 @@ from ffdl_batch.client.watching import Watching
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.pending.evidence import alternative_text
+from ffdl_batch.domain.pending.reason_text import span_text
 from ffdl_batch.domain.quantity import format_memory
 from ffdl_batch.domain.terminal_text import printable
 
@@ -59,7 +60,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(time=format_time, number=format_number, memory=format_memory, size=size_text)
+    environment.filters.update(
+        time=format_time, number=format_number, memory=format_memory, size=size_text, span=span_text
+    )
     environment.globals.update(
         sooner=lambda one: alternative_text(one, time.time()),
         version=__version__,

@@ -1,4 +1,4 @@
-"""The page of usage, failures, nodes and pools of elastic jobs in the last days."""
+"""The page of usage, failures and nodes in the last days."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from starlette.responses import Response
 from ffdl_batch.client import Client
 from ffdl_batch.domain.incidents.node_score import NodesReport
 from ffdl_batch.domain.incidents.report import FaultsReport
-from ffdl_batch.domain.job.pool_views import PoolView
 from ffdl_batch.domain.metrics.usage_report import UsageReport
 from ffdl_batch.web.pages import Site
 
@@ -31,17 +30,16 @@ class Reports:
         days = next((one for one in PERIODS if str(one) == asked), PERIODS[1])
         now = time.time()
 
-        def read(client: Client) -> tuple[UsageReport, FaultsReport, NodesReport, list[PoolView]]:
+        def read(client: Client) -> tuple[UsageReport, FaultsReport, NodesReport]:
             since = now - days * _DAY_S
             return (
                 client.reports.usage(since, now),
                 client.reports.faults(since),
                 client.reports.nodes(),
-                client.pools.status(),
             )
 
-        usage, faults, nodes, pools = await self._site.client.run(read)
+        usage, faults, nodes = await self._site.client.run(read)
         values = {
-            "days": days, "periods": PERIODS, "usage": usage, "faults": faults, "nodes": nodes, "pools": pools,
+            "days": days, "periods": PERIODS, "usage": usage, "faults": faults, "nodes": nodes,
         }  # fmt: skip
         return self._site.render(request, "reports.html", values)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.contract.daemon_rig import LIMIT_S
+from tests.contract.scheduler_harness import FakeSlurmHarness
 from tests.contract.test_daemon_logs import Desk, desk_in
+from tests.contract.test_scaler import ends_without_loss, slurm_site, trains_with
+from tests.contract.test_scaler import submit as submit_elastic
 from tests.contract.web_rig import Page as Server
 from tests.contract.web_rig import page_of
 from tests.preloaded import ROOT
@@ -75,6 +79,12 @@ def server(desk: Desk) -> Iterator[Server]:
 
 @pytest.fixture
 def tab(browser: Browser, server: Server) -> Iterator[Page]:
+    with tab_of(browser, server) as made:
+        yield made
+
+
+@contextmanager
+def tab_of(browser: Browser, server: Server) -> Iterator[Page]:
     """A tab that has opened the one-time address. Every error of a script or of the policy fails the test."""
     context = browser.new_context(base_url=f"http://localhost:{server.port}", viewport={"width": 1200, "height": 800})
     context.set_default_timeout(LIMIT_S * 1000)
@@ -83,10 +93,28 @@ def tab(browser: Browser, server: Server) -> Iterator[Page]:
     troubles: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("console", lambda message: troubles.append(message.text) if "Content Security" in message.text else None)
-    page.goto(server.address)
-    yield page
-    context.close()
+    try:
+        page.goto(server.address)
+        yield page
+    finally:
+        context.close()
     assert troubles == []
+
+
+@contextmanager
+def without_scripts(browser: Browser, server: Server, tab: Page) -> Iterator[Page]:
+    """A tab with the cookie of `tab` and without JavaScript."""
+    plain = browser.new_context(base_url=f"http://localhost:{server.port}", java_script_enabled=False)
+    plain.add_cookies(tab.context.cookies())  # type: ignore[arg-type]  # two types of one dictionary
+    try:
+        yield plain.new_page()
+    finally:
+        plain.close()
+
+
+def shot(name: str) -> Path:
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    return SHOTS / f"{name}.png"
 
 
 def start(desk: Desk, name: str = "digits") -> str:
@@ -233,16 +261,11 @@ def test_metrics_are_drawn_and_can_be_read_without_scripts(
     tab.get_by_label("Log scale").check()
     tab.get_by_label("Smoothing").fill("0.9")
     expect(tab.locator(".chart canvas").first).to_be_visible()
-    plain = browser.new_context(base_url=f"http://localhost:{server.port}", java_script_enabled=False)
-    plain.add_cookies(tab.context.cookies())  # type: ignore[arg-type]  # two types of one dictionary
-    try:
-        other = plain.new_page()
+    with without_scripts(browser, server, tab) as other:
         other.goto(f"/jobs/{job_id}/metrics")
         expect(other.get_by_role("row").filter(has_text="train/loss")).to_contain_text("0.2")
         other.goto(f"/jobs/{job_id}/log")
         expect(other.locator("#log")).to_contain_text("step 4")
-    finally:
-        plain.close()
 
 
 def test_editor_checks_as_one_types_and_submits_uploaded_archive(desk: Desk, tab: Page) -> None:
@@ -274,24 +297,54 @@ def test_pages_are_accessible_and_fit_narrow_screens(desk: Desk, tab: Page, sche
     desk.await_state(failed, "FAILED")
     waiting = [desk.submit(f"waits-{number}", "sleep 600") for number in range(3)]
     tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    SHOTS.mkdir(parents=True, exist_ok=True)
     pages = {
         "jobs": "/", "job": f"/jobs/{job_id}", "failed": f"/jobs/{failed}", "waits": f"/jobs/{waiting[-1]}",
         "log": f"/jobs/{job_id}/log", "metrics": f"/jobs/{job_id}/metrics", "submitted": f"/jobs/{job_id}/submitted",
         "files": f"/jobs/{failed}/results?kind=logs",
         "compare": f"/compare?id={job_id}&id={failed}", "error": "/jobs/training-000000000", "submit": "/submit",
-        "usage": "/reports?days=1",
+        "usage": "/reports?days=1", "cluster": "/cluster",
     }  # fmt: skip
     for name, path in pages.items():
         tab.set_viewport_size({"width": 1200, "height": 800})
         tab.goto(path)
-        tab.screenshot(path=SHOTS / f"{name}-{scheme}.png")
+        tab.screenshot(path=shot(f"{name}-{scheme}"))
         found = Axe().run(tab)
         assert found.violations_count == 0, f"{path}: {found.generate_report()}"
         tab.set_viewport_size({"width": 380, "height": 700})
-        tab.screenshot(path=SHOTS / f"{name}-{scheme}-narrow.png")
+        tab.screenshot(path=shot(f"{name}-{scheme}-narrow"))
         wide = tab.evaluate("document.documentElement.scrollWidth")
         assert wide <= 380, f"{path} is {wide} pixels wide"
+
+
+def test_cluster_page_draws_sizes_of_elastic_jobs(browser: Browser, tmp_path: Path) -> None:
+    with slurm_site(tmp_path) as site, page_of(Desk(site, tmp_path), "--tcp", "0") as server:
+        first = submit_elastic(site, "first")
+        trains_with(site, first, 4)
+        second = submit_elastic(site, "second")
+        trains_with(site, first, 2)
+        trains_with(site, second, 2)
+        for what, shown in FakeSlurmHarness.SHOWN.items():
+            (tmp_path / "slurm" / f"show-{what}").write_text(shown)
+        with tab_of(browser, server) as tab:
+            tab.get_by_role("link", name="Cluster").click()
+            expect(tab.locator(".chart canvas")).to_be_visible()
+            expect(tab.locator(".chart")).to_contain_text("Pool default: GPUs by hours from now")
+            expect(tab.locator(".u-legend")).to_contain_text(first)
+            expect(tab.locator(".card tr").filter(has_text=second)).to_contain_text("PROCESSING")
+            tab.get_by_label("GPUs of each").fill("2")
+            tab.get_by_label("GPU type").fill("a100")
+            tab.get_by_role("button", name="Look").click()
+            expect(tab.get_by_label("GPUs of each")).to_have_value("2")
+            capacity = tab.locator("section").filter(has_text="Capacity now").locator("tbody td")
+            expect(capacity).to_have_text(["main", "a100", "1", "4", "1", "0"])
+            expect(tab.locator("section").filter(has_text="accept no jobs")).to_contain_text("no power")
+            expect(tab.locator(".chart canvas")).to_be_visible()
+            tab.screenshot(path=shot("pool"), full_page=True)
+            assert Axe().run(tab).violations_count == 0
+            drawn = tab.evaluate("fetch('/cluster/pools.json').then((answer) => answer.json())")
+        curves = drawn["metrics"]["charts"][0]["curves"]
+        assert [len(set(curve["ys"])) > 1 for curve in curves if first in curve["label"]] == [True]
+        ends_without_loss(site, first, second)
 
 
 def test_other_browsers_need_their_own_address(browser: Browser, server: Server, tab: Page) -> None:

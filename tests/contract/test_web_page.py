@@ -248,6 +248,20 @@ def test_reports_show_usage_and_failures(desk: Desk, page: Page) -> None:
     assert '<a href="/reports?days=7" aria-current="page">' in page.ask("/reports?days=<b>")[1]
 
 
+def test_cluster_page_shows_capacity_and_queue_for_request(desk: Desk, page: Page) -> None:
+    start(desk, "one")
+    start(desk, "two")
+    waiting = desk.submit("three", "sleep 600")
+    desk.await_state(waiting, "QUEUED")
+    status, text, _ = page.ask("/cluster")
+    assert (status, "Capacity now" in text, "2 of 2 in use" in text) == (200, True, True)
+    queue = re.search(r"<tr><td>local</td>" + r"<td class=\"number\">([^<]*)</td>" * 3, text)
+    assert queue is not None
+    assert queue.groups() == ("2", "1", "1, 1 yours")
+    status, text, _ = page.ask("/cluster?learners=<b>&partition=<i>")
+    assert (status, "<b>" in text.replace("<b>error", ""), 'value="&lt;i&gt;"' in text) == (422, False, True)
+
+
 def test_form_checks_plans_and_submits_as_commands_do(desk: Desk, page: Page) -> None:
     text = (
         "name: typed\r\nframework:\r\n  name: custom\r\n  version: python-numpy\r\n"

@@ -38,7 +38,7 @@ function text(value, unit) {
 }
 
 function chartOf(chart, width) {
-  const weight = Number(smoothing.value);
+  const weight = Number(smoothing?.value ?? 0);
   const tables = chart.curves.map((curve) => [curve.xs, smoothed(curve.ys, weight)]);
   const ink = getComputedStyle(document.body).color;
   const line = getComputedStyle(document.documentElement).getPropertyValue("--line");
@@ -58,6 +58,7 @@ function chartOf(chart, width) {
         stroke: COLOURS[number % COLOURS.length],
         dash: number < COLOURS.length ? undefined : [6, 3],
         width: 1.5,
+        paths: chart.is_stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
         spanGaps: true,
         points: { show: curve.xs.length < 2 },
         value: (_, value) => text(value, chart.unit),
@@ -102,7 +103,7 @@ let isLive = false;
 
 async function load() {
   const source = new URL(place.dataset.source, location.href);
-  if (byTime.checked) source.searchParams.set("axis", "time");
+  if (byTime?.checked) source.searchParams.set("axis", "time");
   const answer = await fetch(source);
   if (!answer.ok) return;
   const found = await answer.json();
@@ -113,8 +114,8 @@ async function load() {
 }
 
 logScale.addEventListener("change", () => drawAll(known));
-smoothing.addEventListener("input", () => drawAll(known));
-byTime.addEventListener("change", load);
+smoothing?.addEventListener("input", () => drawAll(known));
+byTime?.addEventListener("change", load);
 addEventListener("resize", () => known && drawAll(known));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => known && drawAll(known));
 document.getElementById("main").addEventListener("jobs-changed", load);
