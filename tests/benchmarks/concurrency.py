@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.concurrency_table import Level
-from tests.benchmarks.running import DIGITS, bare_argv, copy_example
+from tests.benchmarks.running import DIGITS, EXAMPLE, ONE_THREAD, bare_argv, copy_example, manifest_of
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.boot import FAKE_MAJOR
 from tests.cluster.rig.topology import COMPUTE_NODES, CPUS, GPUS, MEMORY_MIB
 
+TRAINING = replace(DIGITS, manifest="digits/one.yml", command=f"{ONE_THREAD} {DIGITS.command}")
 NODE_GPUS = 14
 """Three nodes have at least 40 of them."""
 
@@ -23,7 +25,9 @@ NODE_GPUS = 14
 def measure_concurrency(bench: Bench) -> list[Level]:
     """Return the completion times of jobs that are submitted at once, for each number of jobs and each way."""
     copy_example(bench)
-    ways = {"ffdl": DIGITS.submission(), "srun": bare_argv(DIGITS)}
+    manifest = manifest_of(TRAINING, (EXAMPLE / "manifest.yml").read_text(encoding="utf-8"))
+    bench.desk.write({f"{bench.desk.base}/{TRAINING.manifest}": manifest})
+    ways = {"ffdl": TRAINING.submission(), "srun": bare_argv(TRAINING)}
     levels = []
     with more_gpus(bench.cluster):
         for argv in ways.values():

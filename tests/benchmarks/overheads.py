@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import Figure
-from tests.benchmarks.running import EXAMPLE, IMAGE, Training, copy_example, train_bare, train_through_us
+from tests.benchmarks.running import (
+    EXAMPLE,
+    IMAGE,
+    ONE_THREAD,
+    Training,
+    copy_example,
+    manifest_of,
+    train_bare,
+    train_through_us,
+)
 from tests.cluster.images import IMAGES, provide_image
 
 NAME = "overheads"
 PROGRAM = Path(__file__).resolve().parent / "trainings" / "torch_digits.py"
 _TORCH = f"{IMAGES}/pytorch.sif"
 TRAININGS = (
-    Training("numpy, two layers", IMAGE, "digits/numpy.yml", "digits/model", 512, "python3 train.py --epochs 1000"),
+    Training(
+        "numpy, two layers",
+        IMAGE,
+        "digits/numpy.yml",
+        "digits/model",
+        512,
+        f"{ONE_THREAD} python3 train.py --epochs 1000",
+    ),
     Training("PyTorch, CNN", _TORCH, "digits/cnn.yml", "digits/torch", 1024, "python3 torch_digits.py cnn 60"),
     Training(
         "PyTorch, transformer",
@@ -47,21 +62,3 @@ def measure_overheads(bench: Bench) -> list[Figure]:
                 Figure(NAME, f"{measure}, over bare", "ffdl", "%", over, aim),
             ]
     return figures
-
-
-def manifest_of(training: Training, example: str) -> str:
-    """Return the example's manifest with another command, image and memory."""
-    image = Path(training.image).stem
-    framework = (
-        "  name: custom\n  version: python-numpy" if image == "custom" else f"  name: {image}\n  version: debian"
-    )
-    changes = {
-        r"^  name: custom\n  version: python-numpy.*$": framework,
-        r"^  command: .*$": f"  command: {training.command}",
-        r"^memory: .*$": f"memory: {training.memory_mib}MiB",
-    }
-    text = example
-    for old, new in changes.items():
-        text, found = re.subn(old, new, text, flags=re.MULTILINE)
-        assert found == 1, old
-    return text

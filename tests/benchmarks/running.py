@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ _PARTS = {
     "total": "total",
 }
 IMAGE = "/shared/images/custom.sif"
+ONE_THREAD = "env OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"
+"""Before a command of numpy: threads of a library that share a processor with other jobs wait for each other."""
 _BARE = """\
 set -e
 out=$(mktemp -d "$PWD/bare-XXXXXX")
@@ -88,6 +91,24 @@ def measure_training(bench: Bench) -> list[Figure]:
         figures.append(Figure("training", what, "srun", "s", [run[part] for run in bare]))
     figures.append(Figure("training", "learner over bare", "ffdl", "%", over, "<= 2"))
     return figures
+
+
+def manifest_of(training: Training, example: str) -> str:
+    """Return the example's manifest with another command, image and memory."""
+    image = Path(training.image).stem
+    framework = (
+        "  name: custom\n  version: python-numpy" if image == "custom" else f"  name: {image}\n  version: debian"
+    )
+    changes = {
+        r"^  name: custom\n  version: python-numpy.*$": framework,
+        r"^  command: .*$": f"  command: {training.command}",
+        r"^memory: .*$": f"memory: {training.memory_mib}MiB",
+    }
+    text = example
+    for old, new in changes.items():
+        text, found = re.subn(old, new, text, flags=re.MULTILINE)
+        assert found == 1, old
+    return text
 
 
 def copy_example(bench: Bench) -> None:
