@@ -22,6 +22,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from ffdl_batch import __version__
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.data.store_kinds import StoreAddress
 from ffdl_batch.staging.faults import Denied, Fault, ObjectChanged, TemporaryFailure, UnknownUpload
@@ -278,6 +279,7 @@ def _client(address: StoreAddress, credentials: Mapping[str, str], connections: 
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         tcp_keepalive=True,
+        user_agent=f"ffdl-batch/{__version__}",  # else botocore composes one for each request
     )
     try:
         return session.create_client(
