@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -68,6 +68,8 @@ class Watcher:
         self._look_at: float | None = None
         self._soon_s = LOOK_SOON_S
         self._look_took_s = 0.0
+        self._unmoved: dict[str, tuple[Sequence[Job], Mapping[NativeId, Observation]]] = {}
+        """Jobs and listing of the last poll of each backend, if no job had to be judged since then."""
         self._looked = False
         self._begun_by_heads: set[JobId] = set()
         self._lock = threading.RLock()
@@ -132,6 +134,7 @@ class Watcher:
         if self._looked or self._is_anothers:
             self._look_at = self._storage.clock.monotonic()
         self._memories.clear()
+        self._unmoved.clear()
         self._begun_by_heads.clear()
         self._looked = False
 
@@ -175,7 +178,14 @@ class Watcher:
             listed = look.listed
             if any(_is_listed_live(listed.get(NativeId.parse(job.native_id))) for job in ended):
                 self._look_soon()
+            if (jobs, listed) == self._unmoved.get(backend):  # compares the same objects: no work per job
+                return 0
+            at_rest = jobs, listed
             jobs = [job for job in jobs if not self._is_idle(job, listed.get(NativeId.parse(job.native_id)))]
+            if not jobs:
+                self._unmoved[backend] = at_rest
+                return 0
+            self._unmoved.pop(backend, None)
             now_listed = sort_out(jobs, listed, self._memories.of, partial(claimed_by_its_id, self._storage.root))
         found, doubtful, replaced = now_listed.found, now_listed.doubtful, now_listed.replaced
         self._reached("asked")
@@ -230,6 +240,8 @@ class Watcher:
         `fresh`: the scheduler was polled after these rows were read. If not, "pending" may be older than the files, and
         does not prove a requeue.
         """
+        if jobs:
+            self._unmoved.clear()
         try:
             return self._settle_now(jobs, forgotten, fresh)
         except BaseException:

@@ -14,6 +14,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, encode_event
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.job_control.stop import cancel_job
+from ffdl_batch.services.monitoring.watch_state import Memory
 from ffdl_batch.services.monitoring.watcher import FORGOTTEN_AFTER, LONG_AGO_S, LOOK_SOON_S, SETTLE_S
 from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
 from tests.unit.services.chains import end
@@ -258,6 +259,22 @@ def test_watcher_queries_scheduler_once_soon_after_final_record(site: Site) -> N
         site.clock.tick(LOOK_SOON_S)
         site.watch(full=False)
     assert site.scheduler.observe_calls == 1
+
+
+def test_listing_without_changes_causes_no_work_per_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, other = site.deployed("one"), site.deployed("two")
+    for _ in range(3):
+        site.watch()
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "is_unmoved", lambda *_: pytest.fail("a job was compared"))
+        assert site.watch() == 0
+    write_events(site, job, [("learner", site.clock.now())])
+    assert site.watch() == 1
+    site.scheduler.end(NativeId.parse(other.native_id), EndCause.FAILURE, site.clock.now())
+    site.watch()
+    site.clock.tick(SETTLE_S)
+    site.watch()
+    assert (site.job(job.id).state, site.job(other.id).state) == (JobState.PROCESSING, JobState.FAILED)
 
 
 def test_watcher_queries_less_often_while_scheduler_does_not_know_the_end(site: Site) -> None:
