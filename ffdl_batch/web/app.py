@@ -21,6 +21,7 @@ from ffdl_batch.web.cluster import Cluster
 from ffdl_batch.web.job_pages import JobPages
 from ffdl_batch.web.jobs import JobTable
 from ffdl_batch.web.logs import Logs
+from ffdl_batch.web.notices import Notices
 from ffdl_batch.web.pages import Site
 from ffdl_batch.web.reports import Reports
 from ffdl_batch.web.results import Results
@@ -32,7 +33,8 @@ def create_app(client: AsyncClient, keys: Keys, title: str, place: Callable[[], 
     jobs is read."""
     site = Site(client, title, place)
     table, pages, logs, results = JobTable(site), JobPages(site), Logs(site), Results(site)
-    actions, submitting, reports, cluster = Actions(site), Submitting(site), Reports(site), Cluster(site)
+    actions, submitting, reports = Actions(site), Submitting(site), Reports(site)
+    cluster, notices = Cluster(site), Notices(site)
 
     async def on_error(request: Request, error: Exception) -> Response:
         return site.render_error(request, error)
@@ -45,6 +47,8 @@ def create_app(client: AsyncClient, keys: Keys, title: str, place: Callable[[], 
         Route("/submit", submitting.submit, methods=["POST"]),
         Route("/submit/check", submitting.check, methods=["POST"]),
         Route("/reports", reports.show),
+        Route("/notices", notices.show),
+        Route("/notices", notices.test, methods=["POST"]),
         Route("/cluster", cluster.show),
         Route("/cluster/pools.json", cluster.pools_json),
         Route("/compare", pages.compare),

@@ -302,7 +302,7 @@ def test_pages_are_accessible_and_fit_narrow_screens(desk: Desk, tab: Page, sche
         "log": f"/jobs/{job_id}/log", "metrics": f"/jobs/{job_id}/metrics", "submitted": f"/jobs/{job_id}/submitted",
         "files": f"/jobs/{failed}/results?kind=logs",
         "compare": f"/compare?id={job_id}&id={failed}", "error": "/jobs/training-000000000", "submit": "/submit",
-        "usage": "/reports?days=1", "cluster": "/cluster",
+        "usage": "/reports?days=1", "cluster": "/cluster", "notices": "/notices",
     }  # fmt: skip
     for name, path in pages.items():
         tab.set_viewport_size({"width": 1200, "height": 800})

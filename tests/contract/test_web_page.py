@@ -18,6 +18,8 @@ import pytest
 from tests.contract.daemon_rig import until
 from tests.contract.test_daemon_logs import Desk, desk_in
 from tests.contract.web_rig import Page, page_of
+from tests.fakes.mail_server import mail_relay
+from tests.unit.services.test_notices import web_server
 
 TRAIN = """\
 import os, pathlib, sys, time
@@ -260,6 +262,36 @@ def test_cluster_page_shows_capacity_and_queue_for_request(desk: Desk, page: Pag
     assert queue.groups() == ("2", "1", "1, 1 yours")
     status, text, _ = page.ask("/cluster?learners=<b>&partition=<i>")
     assert (status, "<b>" in text.replace("<b>error", ""), 'value="&lt;i&gt;"' in text) == (422, False, True)
+
+
+def test_notices_page_lists_addresses_without_secrets_and_tests_each(desk: Desk, page: Page) -> None:
+    assert "names no address" in page.ask("/notices")[1]
+    with web_server() as hook, mail_relay() as relay:
+        server = hook.address.partition("/hooks")[0]
+        with (desk.base / "ffdl.toml").open("a") as config:
+            config.write(
+                f'[notices]\nsmtp = "127.0.0.1:{relay.port}"\nfrom = "ffdl@example.org"\nmail = ["ops@example.org"]\n'
+                f'webhooks = ["{hook.address}", "slack+{server}/s3cret"]\norigins = ["node", "platform"]\n'
+            )
+        status, text, _ = page.ask("/notices")
+        assert (status, text.count("Send a test</button></td>"), "s3cret" in text) == (200, 3, False)
+        assert "incidents of node, platform" in text
+        for number in range(3):
+            status, text, _ = page.ask("/notices", [("target", str(number))])
+            assert (status, "accepted the test." in text, "s3cret" in text) == (200, True, False), text
+        (mail,) = relay.taken
+        assert "a test of the notices" in mail.message["Subject"]
+        assert json.loads(hook.posts[0][2])["incident"]["message"] == "This is a test from the page of ffdl."
+        assert hook.posts[1][0] == "/s3cret"
+        assert page.ask("/notices", [("webhook", f"ntfy+{server}/topic")])[0] == 200
+        assert json.loads(hook.posts[2][2])["topic"] == "topic"
+        for name, text in (("target", "3"), ("target", "x"), ("webhook", "me@example.org"), ("webhook", "file:///x")):
+            assert page.ask("/notices", [(name, text)])[0] == 422
+        other_page = {"Origin": "http://evil.example"}
+        assert page.ask("/notices", [("target", "1")], headers=other_page)[0] == 403
+        hook.status = 500
+        status, text, _ = page.ask("/notices", [("target", "1")])
+        assert (status, "answered 500" in text, len(hook.posts)) == (502, True, 4)
 
 
 def test_form_checks_plans_and_submits_as_commands_do(desk: Desk, page: Page) -> None:

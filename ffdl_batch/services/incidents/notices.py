@@ -155,7 +155,7 @@ class Notifier:
 
     def _send(self, notice: Notice, row: IncidentRow) -> str:
         """Send a notice; return why it was not accepted, or ""."""
-        from ffdl_batch.services.incidents.notice_delivery import deliver
+        from ffdl_batch.notify.delivery import deliver
 
         refusal = deliver(notice, row, self._settings.notices, self._storage.user, self._settings.egress)
         if refusal is None:

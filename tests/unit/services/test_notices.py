@@ -311,7 +311,7 @@ def test_notifier_tries_hanging_server_once_per_step_and_serves_others(
             raise WebhookRefused("it cannot be reached: timed out", may_pass=True)
         post(address, body, notice_id, key)
 
-    monkeypatch.setattr("ffdl_batch.services.incidents.notice_delivery.post", hang)
+    monkeypatch.setattr("ffdl_batch.notify.delivery.post", hang)
     telling = notifier(site, webhooks=("http://tarpit.example.org/a", "http://tarpit.example.org/b", hook.address))
     happened(site, happened(site, site.accept()), "end-1")
     telling.step()
