@@ -9,9 +9,9 @@ from starlette.responses import JSONResponse, Response
 
 from ffdl_batch.client import Client
 from ffdl_batch.domain.job.views import EventView, JobView, SupportPart
-from ffdl_batch.domain.metrics.series import TIME, Curves
+from ffdl_batch.domain.metrics.series import TIME, Curves, Series
 from ffdl_batch.domain.pending.explanation import WhyView
-from ffdl_batch.web import charts
+from ffdl_batch.web import charts, sweeps
 from ffdl_batch.web.pages import Site
 
 MOST_COMPARED = 50
@@ -80,27 +80,48 @@ class JobPages:
         return self._site.render(request, "submitted.html", values)
 
     async def compare(self, request: Request) -> Response:
-        """Return the page that compares jobs: ``id`` (repeatable) or ``array`` selects them."""
-        jobs = await self._site.client.run(lambda client: _compared(client, request))
-        names = sorted({name for job in jobs for name in job.array_values})
-        return self._site.render(request, "compare.html", {"jobs": jobs, "names": names})
+        """Return the page that compares jobs: ``id`` (repeatable) or ``array`` selects them; ``metric`` and ``best``
+        say by which values."""
+
+        def read(client: Client) -> tuple[list[JobView], list[Series]]:
+            jobs = _compared(client, request)
+            return jobs, list(charts.read_metrics(client, [job.id for job in jobs]))
+
+        jobs, series = await self._site.client.run(read)
+        choice = _choice(request, series)
+        best = sweeps.best_of(series, choice)
+        values = {
+            "jobs": sweeps.ranked(jobs, best, choice),
+            "names": sorted({name for job in jobs for name in job.array_values}),
+            "choice": choice,
+            "best": best,
+            "selected": [pair for pair in request.query_params.multi_items() if pair[0] in ("id", "array")],
+        }
+        return self._site.render(request, "compare.html", values)
 
     async def compare_json(self, request: Request) -> Response:
-        """Return the curves of the compared jobs as JSON."""
+        """Return the curves of the compared jobs as JSON, and the charts of their sweep."""
+        is_by_time = request.query_params.get("axis") == TIME
 
-        def read(client: Client) -> tuple[Sequence[JobView], Curves]:
+        def read(client: Client) -> tuple[Sequence[JobView], list[Series]]:
             jobs = _compared(client, request)
-            axis = TIME if request.query_params.get("axis") == TIME else ""
-            return jobs, charts.read_metrics(client, [job.id for job in jobs], axis)
+            return jobs, list(charts.read_metrics(client, [job.id for job in jobs], TIME if is_by_time else ""))
 
-        jobs, metrics = await self._site.client.run(read)
+        jobs, series = await self._site.client.run(read)
+        choice = _choice(request, series)
         names = {job.id: f"{_values(job) or job.name} ({job.id})" for job in jobs}
         return JSONResponse(
             {
-                "metrics": charts.charts_of(list(metrics), names),
+                "sweep": sweeps.scatter(jobs, sweeps.best_of(series, choice), choice),
+                "metrics": charts.charts_of(series, names),
                 "is_live": any(job.ended_at is None for job in jobs),
             }
         )
+
+
+def _choice(request: Request, series: Sequence[Series]) -> sweeps.Choice:
+    asked = request.query_params
+    return sweeps.choose(series, asked.get("metric", ""), asked.get("best", ""))
 
 
 def _compared(client: Client, request: Request) -> list[JobView]:

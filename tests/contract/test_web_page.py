@@ -17,7 +17,7 @@ import pytest
 
 from tests.contract.daemon_rig import until
 from tests.contract.test_daemon_logs import Desk, desk_in
-from tests.contract.web_rig import Page, page_of
+from tests.contract.web_rig import Page, page_of, run_sweep
 from tests.fakes.mail_server import mail_relay
 from tests.unit.services.test_notices import web_server
 
@@ -292,6 +292,24 @@ def test_notices_page_lists_addresses_without_secrets_and_tests_each(desk: Desk,
         hook.status = 500
         status, text, _ = page.ask("/notices", [("target", "1")])
         assert (status, "answered 500" in text, len(hook.posts)) == (502, True, 4)
+
+
+def test_comparison_has_best_metric_of_each_job_and_points_of_sweep(desk: Desk, page: Page) -> None:
+    array = run_sweep(desk)
+    status, text, _ = page.ask(f"/compare?array={array}")
+    cells = re.findall(r'<td>([^<]*)</td><td>([^<]*)</td><td class="number">([^<]*)</td>', text)
+    assert (status, cells) == (
+        200, [("0.001", "adam", "0.251"), ("1", "adam", "1.25"), ("0.001", "sgd", "2.251"), ("1", "sgd", "3.25")],
+    )  # fmt: skip
+    text = page.ask(f"/compare?array={array}&metric=train/loss&best=most")[1]
+    assert re.findall(r'<td class="number">([0-9.]+)</td><td class="number">iteration', text) == [
+        "4", "3.001", "2", "1.001",
+    ]  # fmt: skip
+    found = json.loads(page.ask(f"/compare/metrics.json?array={array}&axis=time")[1])["sweep"]["charts"]
+    assert [(one["title"], one["is_log_x"], one["names"]) for one in found] == [
+        ("Least train/loss by LR", True, []), ("Least train/loss by OPT", False, ["adam", "sgd"]),
+    ]  # fmt: skip
+    assert [curve["xs"] for curve in found[1]["curves"]] == [[0.0], [0.0], [1.0], [1.0]]
 
 
 def test_form_checks_plans_and_submits_as_commands_do(desk: Desk, page: Page) -> None:

@@ -19,6 +19,39 @@ from tests.contract.test_daemon_logs import Desk
 ADDRESS = re.compile(r"http://localhost:(\d+)(/open\?token=\S+)")
 
 
+SWEEP_PROGRAM = """\
+import os
+begin = float(os.environ["LR"]) + 2 * (os.environ["OPT"] == "sgd")
+for step in range(4):
+    print(f"step {step} loss={begin + 1 / (1 + step)}", flush=True)
+"""
+SWEEP = """\
+name: sweep
+framework: {name: custom, version: python-numpy, command: python3 sweep.py}
+cpus: 1
+memory: 100MB
+evaluation_metrics:
+  type: regex_extractor
+  groups:
+    train:
+      regex: 'step (?P<step>\\d+) loss=(?P<loss>[0-9.]+)'
+      scalars: {loss: {type: FLOAT, value: $loss}}
+      etimes: {iteration: {type: INT, value: $step}}
+batch:
+  sweep: {OPT: [adam, sgd], LR: ['0.001', '1']}
+"""
+
+
+def run_sweep(desk: Desk) -> str:
+    """The id of an array that has measured its loss: 1 more than the learning rate at first, and 2 more with sgd."""
+    (desk.base / "model" / "sweep.py").write_text(SWEEP_PROGRAM)
+    manifest = desk.base / "sweep.yml"
+    manifest.write_text(SWEEP)
+    array = desk.run("submit", "--parsable", str(manifest), str(desk.base / "model")).strip()
+    desk.run("wait", array)
+    return array
+
+
 class Page:
     """A running `ffdl web` and the cookie of its page."""
 

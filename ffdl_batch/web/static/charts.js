@@ -37,6 +37,12 @@ function text(value, unit) {
   return `${Number(size.toPrecision(3))} ${names[place]}${unit}`;
 }
 
+// Of an axis with names in place of numbers: one mark for each.
+function nameMarks(names) {
+  if (!names?.length) return {};
+  return { splits: () => names.map((_, number) => number), values: () => names };
+}
+
 function chartOf(chart, width) {
   const weight = Number(smoothing?.value ?? 0);
   const tables = chart.curves.map((curve) => [curve.xs, smoothed(curve.ys, weight)]);
@@ -47,10 +53,10 @@ function chartOf(chart, width) {
   const options = {
     width,
     height: HEIGHT,
-    scales: { x: { time: false }, y: { distr: isLog ? 3 : 1 } },
+    scales: { x: { time: false, distr: chart.is_log_x ? 3 : 1 }, y: { distr: isLog ? 3 : 1 } },
     cursor: { sync: { key: chart.axis } },
     legend: { show: chart.curves.length <= 12 },
-    axes: [axis, { ...axis, size: 70, values: (_, marks) => marks.map((mark) => text(mark, chart.unit)) }],
+    axes: [{ ...axis, ...nameMarks(chart.names) }, { ...axis, size: 70, values: (_, marks) => marks.map((mark) => text(mark, chart.unit)) }],
     series: [
       { label: chart.axis === "time" ? "seconds" : chart.axis },
       ...chart.curves.map((curve, number) => ({
@@ -60,7 +66,7 @@ function chartOf(chart, width) {
         width: 1.5,
         paths: chart.is_stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
         spanGaps: true,
-        points: { show: curve.xs.length < 2 },
+        points: { show: curve.xs.length < 2, size: chart.is_scatter ? 9 : 5 },
         value: (_, value) => text(value, chart.unit),
       })),
     ],
@@ -108,7 +114,7 @@ async function load() {
   if (!answer.ok) return;
   const found = await answer.json();
   isLive = found.is_live;
-  known = [found.metrics, found.usage].filter(Boolean);
+  known = [found.sweep, found.metrics, found.usage].filter(Boolean);
   drawAll(known);
   if (drawn.length) document.getElementById("numbers")?.removeAttribute("open");
 }
