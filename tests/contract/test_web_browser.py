@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,9 @@ from tests.contract.scheduler_harness import FakeSlurmHarness
 from tests.contract.test_daemon_logs import Desk, desk_in
 from tests.contract.test_scaler import ends_without_loss, slurm_site, trains_with
 from tests.contract.test_scaler import submit as submit_elastic
+from tests.contract.test_web_page import OTHER_UID, needs_root
 from tests.contract.web_rig import Page as Server
-from tests.contract.web_rig import page_of
+from tests.contract.web_rig import page_of, run_sweep
 from tests.preloaded import ROOT
 
 TRAIN = """\
@@ -40,6 +43,15 @@ while True:
         break
     time.sleep(0.05)
 print("last", flush=True)
+"""
+LINES = 1_000_000
+LONG = f"""\
+import pathlib, sys, time
+for number in range({LINES}):
+    print(f"line {{number}} ".ljust(99, "x"))
+print("the end", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
 """
 METRICS = """\
 evaluation_metrics:
@@ -197,6 +209,39 @@ def test_file_of_job_is_downloaded_and_not_opened(desk: Desk, tab: Page) -> None
     assert "Files of writes" in tab.title()
 
 
+def test_log_of_100_mb_is_shown_searched_and_downloaded_in_little_memory(desk: Desk, server: Server, tab: Page) -> None:
+    config = desk.base / "ffdl.toml"
+    config.write_text(f'log_rate = "1GiB"\n{config.read_text()}')
+    desk.run("daemon", "restart")
+    (desk.base / "model" / "long.py").write_text(LONG)
+    job_id = desk.submit("long", f"python3 long.py '{desk.base}/long-ends'")
+    desk.await_state(job_id, "PROCESSING")
+    before = peak_memory(server.process.pid)
+    tab.goto(f"/jobs/{job_id}/log")
+    expect(tab.locator("#log")).to_contain_text(f"line {LINES - 1} ")
+    assert tab.locator("#log .line").count() <= 5000
+    tab.get_by_label("Wrap lines").uncheck()
+    expect(tab.locator("#log")).to_have_class("log unwrapped")
+    (desk.base / "long-ends").touch()
+    expect(tab.locator("#log-end")).to_have_text("The log is complete.")
+    tab.reload()
+    expect(tab.locator("#log .line").last).to_contain_text("the end")
+    assert tab.locator("#log .line").count() == 1000
+    tab.get_by_label("Find in the whole log").fill("line 12345 ")
+    tab.get_by_role("button", name="Find").click()
+    expect(tab.locator("#log .line")).to_have_count(1)
+    with tab.expect_download() as awaited:
+        tab.get_by_role("link", name="Download").click()
+    assert Path(awaited.value.path()).stat().st_size == LINES * 100 + len("the end\n")
+    assert peak_memory(server.process.pid) - before < LINES * 100 // 2
+
+
+def peak_memory(pid: int) -> int:
+    """The most bytes of memory that the process has held."""
+    (found,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found) * 1024
+
+
 def test_page_goes_on_after_restart_of_daemon(desk: Desk, tab: Page) -> None:
     job_id = start(desk)
     expect(tab.locator(f"tr#{job_id} .state")).to_have_text("PROCESSING")
@@ -347,6 +392,29 @@ def test_cluster_page_draws_sizes_of_elastic_jobs(browser: Browser, tmp_path: Pa
         ends_without_loss(site, first, second)
 
 
+def test_comparison_of_sweep_draws_points_and_can_be_read_without_scripts(
+    desk: Desk, server: Server, tab: Page, browser: Browser
+) -> None:
+    array = run_sweep(desk)
+    tab.goto(f"/?array={array}")
+    tab.get_by_role("link", name="Compare metrics").click()
+    expect(tab.get_by_role("heading", level=2)).to_have_text(
+        ["Least train/loss by LR", "Least train/loss by OPT", "train/loss by iteration"]
+    )
+    expect(tab.locator(".chart canvas")).to_have_count(3)
+    expect(tab.locator(".u-legend").first).to_contain_text("OPT=adam LR=0.001")
+    tab.screenshot(path=shot("sweep"), full_page=True)
+    assert Axe().run(tab).violations_count == 0
+    tab.set_viewport_size({"width": 380, "height": 700})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 380
+    with without_scripts(browser, server, tab) as plain:
+        plain.goto(f"/compare?array={array}")
+        plain.get_by_label("Best is the").select_option("most")
+        plain.get_by_role("button", name="Show").click()
+        expect(plain.locator("tbody tr").first).to_contain_text("sgd")
+        expect(plain.locator("tbody tr").first).to_contain_text("iteration 0")
+
+
 def test_other_browsers_need_their_own_address(browser: Browser, server: Server, tab: Page) -> None:
     expect(tab.get_by_role("heading", name="Jobs")).to_be_visible()
     context = browser.new_context(base_url=f"http://localhost:{server.port}")
@@ -356,3 +424,34 @@ def test_other_browsers_need_their_own_address(browser: Browser, server: Server,
             assert stranger.goto(path).status == 403  # type: ignore[union-attr]
     finally:
         context.close()
+
+
+@needs_root
+def test_browser_of_another_user_is_refused(desk: Desk, server: Server, tab: Page) -> None:
+    job_id = start(desk)
+    tab.goto(f"/jobs/{job_id}")
+    expect(tab.locator("h1 .state")).to_have_text("PROCESSING")
+    server_address = f"http://localhost:{server.port}"
+    with tempfile.TemporaryDirectory() as home:
+        os.chown(home, OTHER_UID, OTHER_UID)
+        for path in ("/", f"/jobs/{job_id}", f"/jobs/{job_id}/log", "/open?token=guessed", server.address):
+            shown = browse_as(OTHER_UID, home, f"{server_address}{path}")
+            assert "This page belongs to another user." in shown
+            assert job_id not in shown
+        own = browse_as(0, home, f"{server_address}/")
+    assert "open the address that it prints" in own
+    tab.goto(f"/jobs/{job_id}/log")
+    expect(tab.locator("#log .fg1")).to_have_text("red")
+
+
+def browse_as(uid: int, home: str, address: str) -> str:
+    """What the browser of that user has as the page."""
+    program = shutil.which("chromium")
+    assert program
+    argv = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            f"--user-data-dir={home}/{uid}", "--dump-dom", address]  # fmt: skip
+    done = subprocess.run(
+        argv, cwd="/", env={"HOME": home, "PATH": os.defpath}, user=uid, group=uid, extra_groups=[],
+        capture_output=True, text=True, check=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    return done.stdout
