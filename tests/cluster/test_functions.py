@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from tests.cluster.people import Person
@@ -49,12 +52,25 @@ def owner(alice: Person) -> Iterator[Person]:
     alice.run("ffdl", "daemon", "stop", node="login2", check=False)
 
 
-def test_function_returns_value_and_raises_exception_of_learner(owner: Person) -> None:
+def test_function_returns_value_and_raises_exception_of_learner(owner: Person, tmp_path: Path) -> None:
     """The client runs in the learners' image, because a function needs the same Python on both sides."""
-    source = Path(cloudpickle.__file__).parent
-    for path in source.glob("*.py"):
-        owner.write(f"~/functions/lib/cloudpickle/{path.name}", path.read_text("utf-8"))
+    image = ("apptainer", "exec", "/shared/images/custom.sif")
+    told = owner.run(*image, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", node="login2")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "-q",
+        "install",
+        "--target",
+        str(tmp_path / "lib"),
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
+    names = [f"{name}=={version(name)}" for name in ("cloudpickle", "httptools")]
+    subprocess.run([*pip, "--python-version", told.stdout.strip(), *names], check=True)
     program = owner.write("~/functions/submit.py", SUBMIT)
+    shutil.copytree(tmp_path / "lib", owner.host_path(f"{owner.home}/functions/lib"), dirs_exist_ok=True)
     paths = f"/opt/ffdl/src:{owner.home}/functions/lib"
     inside = ("apptainer", "exec", "--bind", "/opt/ffdl,/run,/home,/shared", "--env", f"PYTHONPATH={paths}")
     done = owner.run(*inside, "/shared/images/custom.sif", "python3", program, "python3", node="login2", timeout_s=1100)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -15,6 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets.data_table import ColumnKey
 
 from ffdl_batch.cli.commands.show import print_job
 from ffdl_batch.cli.render.formatting import format_elapsed, format_number
@@ -109,13 +111,13 @@ class JobsScreen(Screen[None]):
         self.query_one("#counts", Static).update(f"{counts or 'no jobs'}{f'   [{chosen}]' if chosen else ''}")
         rows = {job.id: self._cells(job) for job in jobs}
         table = self.query_one(DataTable)
-        if list(rows) != list(self._shown):
+        if _fit(table, rows) or list(rows) != list(self._shown):
             self._replace(table, rows)
         else:
             for job_id, cells in rows.items():
                 for name, old, new in zip(_COLUMNS, self._shown[job_id], cells, strict=True):
                     if old != new:
-                        table.update_cell(job_id, name, _styled(new), update_width=True)
+                        table.update_cell(job_id, name, _styled(new))
         self._shown = rows
 
     def _replace(self, table: DataTable[Text], rows: Mapping[str, tuple[str, ...]]) -> None:
@@ -288,3 +290,14 @@ class _Question(ModalScreen[bool]):
         with Vertical(id="question"):
             yield Static(self._question, markup=False)
         yield Footer()
+
+
+def _fit(table: DataTable[Text], rows: Mapping[str, tuple[str, ...]]) -> bool:
+    """Set the widths of the columns, and return whether one has changed. The widget would measure rows only when it is
+    idle, and keep lines that it has drawn before."""
+    widths = [max(map(cell_len, cells)) for cells in zip(_COLUMNS, *rows.values(), strict=True)]
+    columns = [table.columns[ColumnKey(name)] for name in _COLUMNS]
+    changed = [one.width for one in columns] != widths
+    for column, width in zip(columns, widths, strict=True):
+        column.auto_width, column.width = False, width
+    return changed
