@@ -55,7 +55,8 @@ def read_arrivals(
         if model not in models:
             known_models = f"use {', '.join(sorted(models))}"
             if convergence is None:
-                raise row.error(f"model {quoted(model)} is unknown", known_models)
+                tables = "or describe its models in the tables of --throughput and --convergence"
+                raise row.error(f"model {quoted(model)} is unknown", f"{known_models}, {tables}")
             raise row.error(f"model {quoted(model)} is not in {convergence}", f"add it there, or {known_models}")
         batch = row.whole("batch", 1, 10**9)
         if batch not in (known := models[model].iterations):

@@ -130,15 +130,22 @@ def _print_explanation(found: SizeExplanation) -> None:
     print_line("Decided", format_time(found.decided_at) + older)
     print_line("Before", size)
     print_line("After", wanted)
+    is_kept = not found.hold and (found.gpus, found.global_batch) == (found.wanted_gpus, found.wanted_batch) != (0, 0)
     print_line("Held", found.hold)
+    print_line("Kept", "because no other size gains more than a change costs" if is_kept else "")
     print_line("Limited", found.limit)
     print_line("Remaining", _duration(found.remaining_s) if found.remaining_s is not None else "")
     print_line("Restart cost", f"{found.restart_s:.0f} s")
     print_line("Rank", f"{found.rank} of {found.pool_jobs} (1 is the longest job)")
-    print_table(
-        ("GPUS", "BATCH", "REMAINING"),
-        [(str(one.gpus), str(one.global_batch), _duration(one.remaining_s)) for one in found.options],
-    )
+    sizes = {(one.gpus, one.global_batch): one.remaining_s for one in found.options}
+    now = (found.gpus, found.global_batch)
+    if found.remaining_s is not None:
+        sizes.setdefault(now, found.remaining_s)
+    rows = [
+        (str(gpus), f"{batch} (now)" if (gpus, batch) == now else str(batch), _duration(remaining_s))
+        for (gpus, batch), remaining_s in sorted(sizes.items())
+    ]
+    print_table(("GPUS", "BATCH", "REMAINING"), rows)
 
 
 def _duration(seconds: float) -> str:

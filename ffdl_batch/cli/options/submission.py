@@ -164,7 +164,7 @@ def split_files(files: Sequence[str], wrapped: str = "") -> tuple[Sequence[str],
         return ["--wrap"], model_of(files)
     if len(files) < 2:
         what = "the model (a directory or zip archive) is missing" if files else "a manifest and a model are needed"
-        raise click.UsageError(f"{what}: ffdl-submit [OPTIONS] MANIFEST... MODEL")
+        raise click.UsageError(f"{what}: {click.get_current_context().command_path} [OPTIONS] MANIFEST... MODEL")
     if list(files).count("-") > 1 or files[-1] == "-":
         raise click.UsageError("standard input (-) can be one manifest, but not the model")
     return files[:-1], files[-1]

@@ -181,7 +181,7 @@ def _of_requested_size(learners: int, elastic: Elastic) -> Iterator[Mistake]:
     if not elastic.min_learners <= learners <= elastic.max_learners:
         allowed = f"{elastic.min_learners} to {elastic.max_learners}"
         cure = f"write a number from {allowed}, or change min_learners or max_learners"
-        yield Mistake(("learners",), f"learners: {learners} is not in the range of batch.elastic, {allowed}", cure)
+        yield Mistake(("learners",), f"{learners} is not in the range of batch.elastic, {allowed}", cure)
     for key, batch in (("start", elastic.start), ("", elastic.global_batch)):
         if batch is not None and not elastic.batch_min <= batch <= elastic.batch_max:
             allowed = f"{elastic.batch_min} to {elastic.batch_max}"

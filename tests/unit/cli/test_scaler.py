@@ -57,9 +57,19 @@ def test_status_prints_pools_with_sizes_and_reasons(monkeypatch: pytest.MonkeyPa
 def test_explain_prints_compared_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     text = run(monkeypatch, "explain", RUNS.id, explain=SIZE).output
     assert "4 GPUs for 2 jobs" in text and "4 GPUs, batch 256" in text and "2 GPUs, batch 128" in text
-    assert [line.split() for line in text.splitlines()[-2:]] == [["2", "128", "01:56:40"], ["4", "256", "01:00:00"]]
+    rows = [["2", "128", "01:56:40"], ["4", "256", "(now)", "01:00:00"]]
+    assert [line.split() for line in text.splitlines()[-2:]] == rows and "Kept" not in text
     shown = json.loads(run(monkeypatch, "explain", "--json", RUNS.id, explain=SIZE).output)["size"]
     assert (shown["rank"], shown["options"][0]["gpus"]) == (1, 2)
+
+
+def test_explain_says_why_size_is_kept_and_shows_it_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = replace(SIZE, gpus=2, global_batch=48, wanted_gpus=2, wanted_batch=48, remaining_s=9000.0, hold="")
+    text = run(monkeypatch, "explain", RUNS.id, explain=kept).output
+    assert "Kept" in text and "no other size gains more than a change costs" in text
+    assert [line.split() for line in text.splitlines()[-3:]] == [
+        ["2", "48", "(now)", "02:30:00"], ["2", "128", "01:56:40"], ["4", "256", "01:00:00"],
+    ]  # fmt: skip
 
 
 def test_replay_fails_only_if_a_decision_differs(monkeypatch: pytest.MonkeyPatch) -> None:
