@@ -6,7 +6,6 @@ little memory or too few descriptors to import or to report anything. It imports
 
 from __future__ import annotations
 
-import gc
 import os
 from importlib import import_module
 
@@ -14,8 +13,6 @@ from ffdl_batch.host.resource_exhaustion import explain_lack
 
 INTERRUPTED, TRY_AGAIN = 130, 75
 """As in :class:`ffdl_batch.domain.exit_codes.ExitCode`, whose import might fail."""
-FEW_COLLECTIONS = 50_000
-"""Objects between two searches for unreachable ones. Commands end soon; with Python's 700, imports take 5 % longer."""
 _STDERR = 2
 
 
@@ -46,7 +43,6 @@ def ffdl_hub() -> int:
 
 def run(program: str, module: str) -> None:
     """Import the command and run it, which ends with SystemExit. Any other exception ends the process at once."""
-    gc.set_threshold(FEW_COLLECTIONS)
     try:
         import_module(module).main()
     except KeyboardInterrupt:

@@ -31,7 +31,7 @@ def measure_concurrency(bench: Bench) -> list[Level]:
     levels = []
     with more_gpus(bench.cluster):
         for argv in ways.values():
-            bench.node("together", "1", *argv)  # brings image and programs into memory; nobody counts it
+            bench.node("together", "1", *argv)  # brings image and programs into memory; it is not counted
         for jobs in bench.knobs.concurrent:
             for who, argv in ways.items():
                 levels.append(Level(jobs, who, bench.node("together", str(jobs), *argv, timeout_s=1800)))

@@ -55,7 +55,7 @@ def owner(alice: Person) -> Iterator[Person]:
 def test_function_returns_value_and_raises_exception_of_learner(owner: Person, tmp_path: Path) -> None:
     """The client runs in the learners' image, because a function needs the same Python on both sides."""
     image = ("apptainer", "exec", "/shared/images/custom.sif")
-    told = owner.run(*image, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", node="login2")
+    python = owner.run(*image, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", node="login2")
     pip = [
         sys.executable,
         "-m",
@@ -68,7 +68,7 @@ def test_function_returns_value_and_raises_exception_of_learner(owner: Person, t
         "--only-binary=:all:",
     ]
     names = [f"{name}=={version(name)}" for name in ("cloudpickle", "httptools")]
-    subprocess.run([*pip, "--python-version", told.stdout.strip(), *names], check=True)
+    subprocess.run([*pip, "--python-version", python.stdout.strip(), *names], check=True)
     program = owner.write("~/functions/submit.py", SUBMIT)
     shutil.copytree(tmp_path / "lib", owner.host_path(f"{owner.home}/functions/lib"), dirs_exist_ok=True)
     paths = f"/opt/ffdl/src:{owner.home}/functions/lib"

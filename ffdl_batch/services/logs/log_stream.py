@@ -57,7 +57,7 @@ def read_texts(
     query: LogQuery,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[LogText | Pause]:
-    """Yield lines in order; with `follow`, until the job has ended. After a pause, the caller sleeps before it goes on.
+    """Yield lines in order; with `follow`, until the job has ended. The caller sleeps during each Pause.
 
     Attempts come one after the other, whatever the times of their lines. Raises Refused for a learner or attempt that
     does not exist. The iterator raises StreamStopped, while there is no output, once `is_stopped`.

@@ -305,7 +305,7 @@ def test_log_streams_share_one_thread_until_one_falls_behind() -> None:
 
 
 def test_shared_log_turns_survive_failing_stream() -> None:
-    """One stream fails in the shared thread, another one goes on in it, and a third one begins when it is empty."""
+    """One stream fails in the shared thread, another one continues in it, and a third one begins when it is empty."""
 
     def lines(fails: bool) -> Iterator[bytes | Pause]:
         yield b"1"
